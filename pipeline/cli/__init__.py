@@ -1,0 +1,1 @@
+"""The command line: one shape for every stage, generated from its `Config`."""

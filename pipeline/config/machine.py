@@ -1,0 +1,80 @@
+"""The machine file: where and how fast a recipe runs. Nothing in it may change a result.
+
+It is an allow-list. What can change a result (dtype, quantisation, max_model_len, ZeRO stage, tokens per step)
+stands in the recipe. The environment variable `WARMSTART_MACHINE` chooses it: a name in `configs/machines/` or a
+path; it is never a DVC parameter.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config.base import StrictModel, load_config
+from pipeline.errors import UserError
+
+
+class Serving(StrictModel):
+    """How the local vLLM server is started."""
+
+    python: Path = Path(".venv-vllm/bin/python")
+    """Interpreter of the serving environment."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where vLLM runs."""
+    tensor_parallel: int = Field(1, ge=1)
+    """GPUs that share one model."""
+    gpu_memory_share: float = Field(0.9, gt=0, le=1)
+    """Share of GPU memory that vLLM may take."""
+    kv_cache_gib: int = Field(1, ge=1)
+    """Key-value cache on CPU, in GiB."""
+    max_num_seqs: int = Field(64, ge=1)
+    """Sequences that the server decodes together; also the number of requests kept in flight."""
+    ready_timeout_s: float = Field(900, gt=0)
+    """How long a server may take to load before the stage fails with its log."""
+
+
+class Training(StrictModel):
+    """How the trainer is started."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where DeepSpeed runs."""
+    ranks: int = Field(2, ge=1)
+    """Processes on this node."""
+
+
+class Endpoint(StrictModel):
+    """Running OpenAI-compatible servers of one teacher."""
+
+    urls: list[str] = Field(min_length=1)
+    """Base addresses such as http://host:8000/v1."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; the key itself is never written anywhere."""
+    max_in_flight: int = Field(32, ge=1)
+    """Requests kept in flight per address."""
+
+
+class Machine(StrictModel):
+    """One machine or cluster."""
+
+    workers: int = Field(2, ge=1)
+    """Dask worker processes for CPU work, one thread each."""
+    ledger: Path = Path(".work/ledger")
+    """Folder of the sample ledger; put it on a shared disk to share finished samples."""
+    serving: Serving = Serving()
+    training: Training = Training()
+    endpoints: dict[str, Endpoint] = Field(default_factory=dict)
+    """Addresses by teacher name."""
+
+
+def load_machine() -> Machine:
+    """The machine chosen by WARMSTART_MACHINE (default `local`). Raises UserError if there is none of that name."""
+    name = os.environ.get("WARMSTART_MACHINE", "local")
+    folder = Path("configs/machines")
+    path = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
+    if not path.exists():
+        if "WARMSTART_MACHINE" not in os.environ:
+            return Machine()
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none here"
+        raise UserError(f"WARMSTART_MACHINE={name}: {path} does not exist; use a path or one of: {known}")
+    return load_config(Machine, path)

@@ -1,0 +1,27 @@
+"""Tables of records as Parquet shards with a manifest, written atomically."""
+
+from pipeline.shards.files import fsync_folder, replace_folder, sha256_of, write_json, write_text
+from pipeline.shards.table import (
+    Manifest,
+    ShardInfo,
+    TableWriter,
+    iter_table,
+    read_manifest,
+    shard_paths,
+    write_table,
+)
+
+__all__ = [
+    "Manifest",
+    "ShardInfo",
+    "TableWriter",
+    "fsync_folder",
+    "iter_table",
+    "read_manifest",
+    "replace_folder",
+    "sha256_of",
+    "shard_paths",
+    "write_json",
+    "write_table",
+    "write_text",
+]
