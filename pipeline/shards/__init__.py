@@ -1,6 +1,7 @@
 """Tables of records as Parquet shards with a manifest, written atomically."""
 
 from pipeline.shards.files import fsync_folder, replace_folder, sha256_of, write_json, write_text
+from pipeline.shards.sift import Sifted, write_sifted
 from pipeline.shards.table import (
     Manifest,
     ShardInfo,
@@ -14,6 +15,7 @@ from pipeline.shards.table import (
 __all__ = [
     "Manifest",
     "ShardInfo",
+    "Sifted",
     "TableWriter",
     "fsync_folder",
     "iter_table",
@@ -22,6 +24,7 @@ __all__ = [
     "sha256_of",
     "shard_paths",
     "write_json",
+    "write_sifted",
     "write_table",
     "write_text",
 ]

@@ -1,0 +1,102 @@
+"""Read records of JSONL files, Parquet files and task generators, each with the place it comes from."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import UserError
+from pipeline.sources.types import Found, Jsonl, Parquet, ReasoningGym
+
+
+def iter_jsonl(source: Jsonl, path: Path) -> Iterator[Found]:
+    """Rows of a JSONL file; blank lines are no rows. A line that is not one JSON object in UTF-8 carries a problem."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            fields, problem = _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+            excerpt = ascii(line[:200]) if problem else ""
+            yield Found(source, f"{source.path}:{number}", str(number), source.revision, fields, problem, excerpt)
+
+
+def _parse_line(line: bytes) -> tuple[dict[str, Any], str]:
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        return {}, "bad_utf8"
+    except (ValueError, RecursionError):
+        return {}, "malformed_json"
+    return (value, "") if isinstance(value, dict) else ({}, "not_an_object")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def iter_parquet(source: Parquet, path: Path) -> Iterator[Found]:
+    """Rows of a Parquet file. Raises UserError if it is none, or holds neither prompts nor messages."""
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: source {source.name} cannot be read as Parquet ({error})") from None
+    present = file.schema_arrow.names
+    if not {source.columns.prompt, source.columns.messages} & set(present):
+        raise UserError(
+            f"{path}: source {source.name} has neither a column `{source.columns.prompt}` nor "
+            f"`{source.columns.messages}`; name the right one under `columns`, found: {', '.join(present)}"
+        )
+    wanted = [name for name in source.columns.model_dump().values() if name in present]
+    rows = (row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist())
+    for number, row in enumerate(rows, 1):
+        yield Found(source, f"{source.path}:{number}", str(number), source.revision, row)
+
+
+def iter_reasoning_gym(source: ReasoningGym) -> Iterator[Found]:
+    """Tasks of a generator. Raises UserError for an unknown generator or settings that it refuses."""
+    import warnings
+    from importlib.metadata import version
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a dependency of the library warns about its own syntax
+        from reasoning_gym.factory import DATASETS, create_dataset
+    if source.generator not in DATASETS:
+        raise UserError(
+            f"source {source.name}: reasoning_gym has no generator `{source.generator}`; it has: {', '.join(DATASETS)}"
+        )
+    try:
+        made = create_dataset(source.generator, size=source.size, seed=source.seed, **source.parameters)
+    except (TypeError, AssertionError, ValueError) as error:
+        raise UserError(f"source {source.name}: {source.generator} refuses its parameters: {error}") from None
+    revision = version("reasoning-gym")
+    for number in range(source.size):
+        item = made[number]
+        fields = {"prompt": item["question"], "answer": item["answer"]}
+        yield Found(source, f"{source.generator}:{number}", str(number), revision, fields)
+
+
+def iter_sources(sources: Sequence[Jsonl | Parquet | ReasoningGym], folder: Path | None) -> Iterator[Found]:
+    """Every record of every source in order. Raises UserError for a source that is missing or empty."""
+    paths = {s.name: _path_of(s, folder) for s in sources if not isinstance(s, ReasoningGym)}
+    for source in sources:
+        if isinstance(source, ReasoningGym):
+            yield from iter_reasoning_gym(source)
+            continue
+        path, empty = paths[source.name], True
+        for found in iter_jsonl(source, path) if isinstance(source, Jsonl) else iter_parquet(source, path):
+            empty = False
+            yield found
+        if empty:
+            raise UserError(f"{path}: source {source.name} has no rows; fill the file or leave the source out")
+
+
+def _path_of(source: Jsonl | Parquet, folder: Path | None) -> Path:
+    if folder is None:
+        raise UserError(f"source {source.name} reads the file {source.path}; give its folder with --in sources=DIR")
+    path = folder / source.path
+    if not path.is_file():
+        raise UserError(f"{path}: source {source.name} is not there; mend `path` in the config or add the file")
+    return path

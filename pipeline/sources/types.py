@@ -1,0 +1,114 @@
+"""What a config says of a source, and a record as found there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, field_validator
+
+from pipeline.config import StrictModel
+from pipeline.records import Rejected, canonical_json, content_id
+
+
+class Columns(StrictModel):
+    """Where a file keeps each field."""
+
+    prompt: str = "prompt"
+    """The question as text."""
+    messages: str = "messages"
+    """The question as a conversation that ends with the user; wins over `prompt`."""
+    tools: str = "tools"
+    """Tool schemas offered to the model."""
+    answer: str = "answer"
+    """Expected answer (math)."""
+    function: str = "function"
+    """Name of the function to write (code)."""
+    tests: str = "tests"
+    """List of {args, expected} (code)."""
+    id: str = "id"
+    """The row's name in its source; its line or row number where there is none."""
+
+
+class Source(StrictModel):
+    """What every source states."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    """Name of the source in records and reports."""
+    domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Group that quotas and reports go by, such as math or code."""
+    verifier: Literal["math", "code"]
+    """Who judges an answer."""
+    license: str = Field(min_length=1)
+    """SPDX name of the licence."""
+    system: str | None = None
+    """System prompt put before rows that bring none."""
+
+
+class FileSource(Source):
+    """A file in the sources folder."""
+
+    path: str = Field(min_length=1)
+    """File, relative to the sources folder."""
+    columns: Columns = Columns()
+    """Names of the fields in the file."""
+    revision: str | None = None
+    """Version of the file's content, such as a commit."""
+
+    @field_validator("path")
+    @classmethod
+    def _path_stays_in_the_sources_folder(cls, path: str) -> str:
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise ValueError("must be relative and stay in the sources folder; put or link the file there")
+        return path
+
+
+class Jsonl(FileSource):
+    """One JSON object a line."""
+
+    type: Literal["jsonl"]
+
+
+class Parquet(FileSource):
+    """One Parquet file; nested fields may be JSON text."""
+
+    type: Literal["parquet"]
+
+
+class ReasoningGym(Source):
+    """Tasks made by a reasoning-gym generator."""
+
+    type: Literal["reasoning_gym"]
+    generator: str
+    """Name of the generator, such as chain_sum."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """The generator's own settings."""
+    size: int = Field(ge=1)
+    """Tasks to make."""
+    seed: int = 0
+    """Seed of the generator."""
+    verifier: Literal["math", "code"] = "math"
+    """Who judges an answer."""
+    license: str = Field("Apache-2.0", min_length=1)
+    """SPDX name of the licence."""
+
+
+AnySource: TypeAlias = Annotated[Jsonl | Parquet | ReasoningGym, Field(discriminator="type")]
+"""A source of any type, told apart by `type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One record as it stands in a source: its fields, or why there are none."""
+
+    source: Jsonl | Parquet | ReasoningGym
+    where: str
+    source_id: str
+    revision: str | None
+    fields: dict[str, Any]
+    problem: str = ""
+    excerpt: str = ""
+
+    def rejected(self, stage: str, reason: str, **evidence: object) -> Rejected:
+        """This record as a rejected row."""
+        name = content_id("row", self.source.name, self.where)
+        return Rejected(name, stage, reason, canonical_json({"where": self.where, **evidence}))

@@ -1,0 +1,212 @@
+"""Turn local files and task generators into tasks, split into train and heldout.
+
+in:   sources  a folder of JSONL and Parquet files, named in the config relative to it
+out:  tasks/     one row a task, in the order of the sources
+      rejected/  bad and repeated rows, with the place they come from
+
+A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math) or
+by `function` and `tests` (verifier code):
+
+  {"prompt": "Write a function add(a, b).", "function": "add", "tests": [{"args": [1, 2], "expected": 3}]}
+"""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pipeline.config import StageConfig
+from pipeline.records import Rejected, Report, Task, canonical_json, content_id, prompt_id_of
+from pipeline.shards import write_sifted
+from pipeline.sources import AnySource, Columns, FileSource, Found, iter_sources
+
+INPUTS: Mapping[str, str] = {}
+OPTIONAL_INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.path` names"}
+
+
+class Config(StageConfig):
+    """Where tasks come from and how they are split."""
+
+    sources: list[AnySource] = Field(min_length=1)
+    """Sources in order; of equal tasks the first is kept."""
+    heldout_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of prompts kept out of training, chosen by hash of prompt and seed."""
+
+    @field_validator("sources")
+    @classmethod
+    def _names_of_sources_differ(cls, sources: list[AnySource]) -> list[AnySource]:
+        repeated = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
+        if repeated:
+            raise ValueError(f"two sources are named {repeated[0]}; names tell sources apart in records")
+        return sources
+
+
+class Message(BaseModel):
+    """One message of a question."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = Field(pattern=r"\S")
+
+
+class CodeTest(BaseModel):
+    """One call of the function and its result."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    args: list[Any]
+    expected: Any
+
+
+class Row(BaseModel):
+    """Fields that every row has."""
+
+    model_config = ConfigDict(strict=True)
+    id: str | int | None = None
+    messages: list[Message] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _user_has_the_last_word(cls, messages: list[Message]) -> list[Message]:
+        if messages[-1].role != "user" or any(message.role == "system" for message in messages[1:]):
+            raise ValueError("a question ends with the user, and only its first message may be the system's")
+        return messages
+
+
+class MathRow(Row):
+    """A row judged by its answer."""
+
+    answer: Annotated[str, Field(pattern=r"\S")] | int | float
+
+    def reference(self) -> dict[str, Any]:
+        """The answer as text."""
+        return {"answer": self.answer if isinstance(self.answer, str) else canonical_json(self.answer)}
+
+
+class CodeRow(Row):
+    """A row judged by tests."""
+
+    function: str = Field(pattern=r"^[A-Za-z_]\w*$")
+    tests: list[CodeTest] = Field(min_length=1)
+
+    def reference(self) -> dict[str, Any]:
+        """The function's name and its tests."""
+        return {"function": self.function, "tests": [test.model_dump() for test in self.tests]}
+
+
+ROW_TYPES: Mapping[str, type[MathRow | CodeRow]] = {"math": MathRow, "code": CodeRow}
+REASONS = {
+    "missing": "missing_field",
+    "too_short": "empty_field",
+    "extra_forbidden": "unknown_field",
+    "value_error": "bad_messages",
+}
+"""Pydantic's names of errors to ours; any other is `wrong_type`."""
+
+
+def make_task(found: Found, config: Config) -> Task | Rejected:
+    """Check one record and name it by content."""
+    if found.problem:
+        return found.rejected("tasks", found.problem, found=found.excerpt)
+    source = found.source
+    try:
+        row = ROW_TYPES[source.verifier].model_validate(_known_fields(found))
+        messages = [message.model_dump() for message in row.messages]
+        if source.system and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": source.system})
+        tools = canonical_json(row.tools) if row.tools else None
+        told, reference = canonical_json(messages), canonical_json(row.reference())
+        (told + reference + (tools or "") + str(row.id)).encode()
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = REASONS.get(first["type"], "wrong_type")
+        if first["type"] == "string_pattern_mismatch" and not str(first["input"]).strip():
+            reason = "empty_field"
+        field = ".".join(str(part) for part in first["loc"])
+        return found.rejected("tasks", reason, field=field, rule=first["msg"], found=ascii(first["input"])[:200])
+    except (ValueError, TypeError) as error:  # NaN, dates, half of a surrogate pair
+        return found.rejected("tasks", "bad_value", rule=str(error)[:200])
+    prompt_id = prompt_id_of(messages)
+    return Task(
+        task_id=content_id("task", told, tools, source.verifier, reference),
+        prompt_id=prompt_id,
+        source=source.name,
+        source_id=found.source_id if row.id is None else str(row.id),
+        source_revision=found.revision,
+        license=source.license,
+        domain=source.domain,
+        messages=told,
+        tools=tools,
+        verifier=source.verifier,
+        reference=reference,
+        split=split_of(prompt_id, config),
+    )
+
+
+def _known_fields(found: Found) -> dict[str, Any]:
+    """Fields under our names: a prompt becomes messages, nested fields given as JSON text are parsed."""
+    columns = found.source.columns if isinstance(found.source, FileSource) else Columns()
+    named = {ours: found.fields.get(theirs) for ours, theirs in columns.model_dump().items()}
+    fields = {name: value for name, value in named.items() if value is not None}  # null is absent
+    for name in ("messages", "tools", "tests"):
+        if isinstance(fields.get(name), str):
+            try:
+                fields[name] = json.loads(fields[name])
+            except (ValueError, RecursionError):
+                continue  # stays text, which the row refuses as a wrong type
+    if isinstance(fields.get("messages"), list):  # a Parquet struct has every key, null where a message lacks it
+        fields["messages"] = [
+            {key: value for key, value in message.items() if value is not None}
+            if isinstance(message, dict)
+            else message
+            for message in fields["messages"]
+        ]
+    prompt = fields.pop("prompt", None)
+    if prompt is not None and "messages" not in fields:
+        fields["messages"] = [{"role": "user", "content": prompt}]
+    return fields
+
+
+def split_of(prompt_id: str, config: Config) -> str:
+    """The split of a prompt: by its hash, so it is the same whatever else the sources hold."""
+    position = int(content_id("split", config.seed, prompt_id)[:16], 16) / 2**64
+    return "heldout" if position < config.heldout_fraction else "train"
+
+
+def make_tasks(records: Iterable[Found], config: Config) -> Iterator[Task | Rejected]:
+    """One task or rejected row a record; of equal tasks the first stays."""
+    places: dict[str, str] = {}
+    for found in records:
+        task = make_task(found, config)
+        if isinstance(task, Task):
+            if task.task_id in places:
+                yield found.rejected("tasks", "duplicate", task_id=task.task_id, first=places[task.task_id])
+                continue
+            places[task.task_id] = f"{found.source.name} {found.where}"
+        yield task
+
+
+def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
+    """Write tasks and rejected rows. Raises UserError for a missing or empty source or too many rejected rows."""
+    counts: Counter[str] = Counter()
+    prompts: dict[str, set[str]] = {"train": set(), "heldout": set()}
+
+    def counted() -> Iterator[Task | Rejected]:
+        records = itertools.islice(iter_sources(config.sources, inputs.get("sources")), config.limit)
+        for item in make_tasks(records, config):
+            if isinstance(item, Task):
+                prompts[item.split].add(item.prompt_id)
+                counts.update([item.split, f"tasks_{item.domain}", f"{item.split}_{item.domain}"])
+            yield item
+
+    sifted = write_sifted(output, Task, counted(), config.max_rejected)
+    overlap = len(prompts["train"] & prompts["heldout"])
+    assert overlap == 0, f"{overlap} prompts stand in both splits"
+    report: Report = {"read": sifted.read, "tasks": sifted.kept, "train": counts["train"], "heldout": counts["heldout"]}
+    domains = {f"{kind}_{s.domain}": 0 for kind in ("tasks", "heldout") for s in config.sources}
+    by_domain = {name: counts[name] for name in domains}
+    return {**report, **sifted.report(), **by_domain, "prompt_overlap": overlap}
