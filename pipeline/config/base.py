@@ -13,7 +13,8 @@ from pipeline.errors import UserError
 class StrictModel(BaseModel):
     """Base of every config block: frozen, unknown keys refused, the docstring under a field is its help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # A revision or an answer written as a bare number in YAML is still text.
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
 
 
 class StageConfig(StrictModel):
@@ -37,7 +38,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _mapping_without_repeats(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
         if key != "<<" and key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
         seen.add(key)
@@ -74,20 +77,24 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise UserError(f"--set {override}: write key=value, for example --set sampling.temperature=0.7")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {override}: the value is not valid YAML\n{error}") from None
         target: Any = values
         *parents, last = key.split(".")
         for name in parents:
-            target = target[int(name)] if isinstance(target, list) and name.isdigit() else target.setdefault(name, {})
+            target = target[_index(target, name, override)] if isinstance(target, list) else target.setdefault(name, {})
             if not isinstance(target, dict | list):
                 raise UserError(f"--set {override}: {name} holds {target!r}, which has no keys below it")
-        value = yaml.safe_load(text)
-        if isinstance(target, list):
-            if not last.isdigit() or int(last) >= len(target):
-                raise UserError(f"--set {override}: {last} is no index of a list with {len(target)} entries")
-            target[int(last)] = value
-        else:
-            target[last] = value
+        target[_index(target, last, override) if isinstance(target, list) else last] = value
     return values
+
+
+def _index(entries: list[Any], name: str, override: str) -> int:
+    if not name.isdecimal() or int(name) >= len(entries):
+        raise UserError(f"--set {override}: {name} is no index of a list with {len(entries)} entries")
+    return int(name)
 
 
 def validate(model: type[ModelT], values: dict[str, Any], where: str) -> ModelT:
@@ -110,11 +117,12 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Names allowed where an unknown key was met, following the location through nested models."""
     current: Any = model
     for part in loc[:-1]:
-        annotation = current.model_fields[part].annotation if part in getattr(current, "model_fields", {}) else current
-        candidates = _models_in(annotation)
-        tagged = [m for m in candidates if part in _tags_of(m)]
-        current = (tagged or candidates or [current])[0]
-    return list(getattr(current, "model_fields", {}))
+        tagged = [variant for variant in _models_in(current) if part in _tags_of(variant)]
+        if tagged:
+            current = tagged[0]
+        elif part in getattr(current, "model_fields", {}):
+            current = current.model_fields[part].annotation
+    return [name for found in _models_in(current)[:1] for name in found.model_fields]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type expression

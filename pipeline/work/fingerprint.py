@@ -7,23 +7,27 @@ tell them apart.
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.shards import sha256_of, write_json
 
 
-def fingerprint(path: Path, cache: Path | None = None) -> str:
+def fingerprint(path: Path, cache: Path | None = None, only: Collection[Path] | None = None) -> str:
     """32 hex digits over the contents of a file, or of all files under a folder with their relative names.
 
-    `cache` is a JSON file that remembers hashes of large files. Raises UserError if the path does not exist.
+    `cache` is a JSON file that remembers hashes of large files; `only` narrows a folder to some of its files. Raises
+    UserError if the path does not exist.
     """
     if not path.exists():
         raise UserError(f"{path}: does not exist; run the stage that makes it, or mend the path")
     known = _load(cache)
-    files = (
-        [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-    )
+    if path.is_file():
+        files = [path]
+    else:
+        found = path.rglob("*") if only is None else only
+        files = sorted(p for p in found if p.is_file() and not p.name.startswith("."))
     lines = [f"{file.relative_to(path).as_posix()} {_hash_file(file, known)}" for file in files]
     if cache is not None:
         write_json(cache, known)

@@ -24,6 +24,8 @@ from pipeline.work.guard import Guard, reap_leftovers
 from pipeline.work.sources import ROOT, stage_sources
 
 WORK_ROOT = Path(".work")
+FINGERPRINTS = WORK_ROOT / "fingerprints.json"
+"""Cache of the content hashes of large files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,10 @@ def progress_folder(output: Path) -> Path:
 
 def digest_of(stage: str, config: StageConfig, inputs: Mapping[str, Path], with_code: bool) -> str:
     """Digest of everything that decides a stage's result."""
-    cache = WORK_ROOT / "fingerprints.json"
     parts: dict[str, object] = {
         "stage": stage,
         "config": config.model_dump(mode="json"),
-        "inputs": {name: fingerprint(path, cache) for name, path in sorted(inputs.items())},
+        "inputs": {name: fingerprint(path, FINGERPRINTS) for name, path in sorted(inputs.items())},
     }
     if with_code:
         parts["code"] = code_digest(stage)
