@@ -1,0 +1,208 @@
+"""Render, mask and pack traces into token rows for one training phase.
+
+In: traces (only split `train`) and the model folder whose tokenizer and template are used. Out: `packed/` with
+`input_ids`, `labels` (-100 where there is no loss), `seq_lengths` and `trace_ids` of each row, `rejected/`, and
+`packing.json` with the numbers and the hashes of tokenizer and template. Documents are never cut; documents in =
+packed + rejected.
+
+    warmstart pack --config configs/demo/pack.yaml --set phase=general --in traces=data/demo/filter \\
+        --in tokenizer=data/demo/base --out data/demo/pack/general --report reports/demo/pack/general.json
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from pipeline.chat.mask import Document, Refusal, encode
+from pipeline.chat.pack import pack
+from pipeline.chat.template import ChatFormat, load_chat_format
+from pipeline.cluster import map_tasks
+from pipeline.config import StageConfig, StrictModel, load_machine
+from pipeline.errors import UserError
+from pipeline.records import Rejected, Report, canonical_json, content_id
+from pipeline.shards import TableWriter, read_manifest, shard_paths, write_json, write_table
+from pipeline.train.rows import PACKED_SCHEMA, PACKED_TABLE
+
+INPUTS: Mapping[str, str] = {
+    "traces": "traces to train on",
+    "tokenizer": "model folder with the student's tokenizer and chat template",
+}
+
+
+class PhaseConfig(StrictModel):
+    """What one training phase is made of."""
+
+    row_length: int = Field(ge=8)
+    """Tokens a row holds at most; longer documents are rejected."""
+    domains: list[str] | None = None
+    """Domains that take part; left out, all do."""
+
+
+class Config(StageConfig):
+    """Which phase to pack, and how."""
+
+    phase: str
+    """The phase to pack, one of `phases`."""
+    phases: dict[str, PhaseConfig]
+    """Every phase by name."""
+
+    def chosen(self) -> PhaseConfig:
+        """The phase to pack. Raises UserError if there is none of that name."""
+        if self.phase not in self.phases:
+            raise UserError(f"phase: there is no phase `{self.phase}`; the phases are {', '.join(self.phases)}")
+        return self.phases[self.phase]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shard of traces and how many of its first rows to read."""
+
+    shard: Path
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of a part's traces."""
+
+    documents: list[tuple[str, Document]]
+    rejected: list[Rejected]
+    skipped: int
+    """Traces of another split or domain."""
+
+
+def split_parts(traces: Path, limit: int | None) -> list[Part]:
+    """The shards to read, cut at the limit."""
+    parts = []
+    left = limit if limit is not None else read_manifest(traces, "traces").rows
+    for path, shard in zip(shard_paths(traces, "traces"), read_manifest(traces, "traces").shards, strict=True):
+        if left > 0:
+            parts.append(Part(path, min(left, shard.rows)))
+        left -= shard.rows
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class EncodePart:
+    """Encode one part with a model folder's chat format; sent to workers."""
+
+    tokenizer: Path
+    phase: PhaseConfig
+
+    def __call__(self, part: Part) -> Encoded:
+        """Read, select, render and mask."""
+        chat = load_chat_format(self.tokenizer)
+        documents: list[tuple[str, Document]] = []
+        rejected: list[Rejected] = []
+        skipped = 0
+        for trace_id, split, domain, messages, tools in _read_rows(part):
+            if split != "train" or (self.phase.domains is not None and domain not in self.phase.domains):
+                skipped += 1
+                continue
+            found = encode_trace(chat, messages, tools, self.phase.row_length)
+            if isinstance(found, Refusal):
+                rejected.append(Rejected(trace_id, "pack", found.reason, canonical_json(found.evidence)))
+            else:
+                documents.append((trace_id, found))
+        return Encoded(documents, rejected, skipped)
+
+
+def _read_rows(part: Part) -> Iterator[tuple[str, str, str, str, str | None]]:
+    columns = ["trace_id", "split", "domain", "messages", "tools"]
+    left = part.rows
+    for batch in pq.ParquetFile(part.shard).iter_batches(columns=columns):
+        yield from list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))[:left]
+        left -= min(left, batch.num_rows)
+        if not left:
+            return
+
+
+def encode_trace(chat: ChatFormat, messages: str, tools: str | None, row_length: int) -> Document | Refusal:
+    """Token ids and labels of one trace, or why it is refused."""
+    found = encode(chat, json.loads(messages), json.loads(tools) if tools else None)
+    if isinstance(found, Document) and len(found.input_ids) > row_length:
+        return Refusal("too_long", {"tokens": len(found.input_ids), "row_length": row_length})
+    return found
+
+
+def order_rows(rows: Sequence[list[str]], seed: int) -> list[list[str]]:
+    """Rows in an order that depends on seed and content alone; packing leaves the longest documents in front."""
+    return sorted(rows, key=lambda row: content_id(seed, row))
+
+
+def write_rows(output: Path, rows: Sequence[list[str]], documents: Mapping[str, Document]) -> None:
+    """Write the packed table."""
+    with TableWriter(output / PACKED_TABLE, PACKED_TABLE, PACKED_SCHEMA) as writer:
+        for row in rows:
+            parts = [documents[name] for name in row]
+            writer.write(
+                (
+                    [token for part in parts for token in part.input_ids],
+                    [label for part in parts for label in part.labels],
+                    [len(part.input_ids) for part in parts],
+                    row,
+                )
+            )
+
+
+def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
+    """Encode every trace of the phase, pack the documents, write rows and rejected traces."""
+    phase = config.chosen()
+    parts = split_parts(inputs["traces"], config.limit)
+    encoded: dict[int, Encoded] = dict(map_tasks(EncodePart(inputs["tokenizer"], phase), parts, load_machine().workers))
+    ordered = [encoded[index] for index in range(len(parts))]
+    rejected = [row for part in ordered for row in part.rejected]
+    documents: dict[str, Document] = {}
+    for trace_id, document in (pair for part in ordered for pair in part.documents):
+        if trace_id in documents:
+            rejected.append(Rejected(trace_id, "pack", "repeated_id", canonical_json({})))
+        documents.setdefault(trace_id, document)
+    rows = order_rows(pack({name: len(d.input_ids) for name, d in documents.items()}, phase.row_length), config.seed)
+    write_rows(output, rows, documents)
+    write_table(output, Rejected, rejected)
+    report = summarise(phase, len(rows), documents, rejected, sum(part.skipped for part in ordered))
+    check_budget(config, report, output)
+    hashes = load_chat_format(inputs["tokenizer"]).digest()
+    write_json(output / "packing.json", {"phase": config.phase, "row_length": phase.row_length, **hashes, **report})
+    return report
+
+
+def summarise(
+    phase: PhaseConfig, rows: int, documents: Mapping[str, Document], rejected: Sequence[Rejected], skipped: int
+) -> Report:
+    """The numbers of the stage."""
+    tokens = sum(len(document.input_ids) for document in documents.values())
+    reasons = Counter(row.reason for row in rejected)
+    return {
+        "documents": len(documents) + len(rejected),
+        "packed": len(documents),
+        "rejected": len(rejected),
+        "skipped": skipped,
+        "rows": rows,
+        "tokens": tokens,
+        "trained_tokens": sum(document.num_trained for document in documents.values()),
+        "fill": round(tokens / (rows * phase.row_length), 4) if rows else 0.0,
+        **{f"rejected_{reason}": reasons[reason] for reason in sorted(reasons)},
+    }
+
+
+def check_budget(config: Config, report: Report, output: Path) -> None:
+    """Raise UserError if nothing was packed or too much was rejected."""
+    documents, rejected = int(report["documents"]), int(report["rejected"])
+    reasons = ", ".join(f"{key[9:]} {value}" for key, value in report.items() if key.startswith("rejected_"))
+    if rejected > config.max_rejected * documents:
+        raise UserError(
+            f"{rejected} of {documents} documents were rejected ({reasons}), more than max_rejected: "
+            f"{config.max_rejected}; read them in {output / 'rejected'}, mend the traces or raise max_rejected"
+        )
+    if not report["packed"]:
+        raise UserError(
+            f"phase {config.phase}: no trace is left to pack ({report['skipped']} of another split or domain, "
+            f"{rejected} rejected{': ' + reasons if reasons else ''}); widen phases.{config.phase}.domains or "
+            "collect more traces"
+        )
