@@ -138,7 +138,10 @@ def table_folder(path: Path, name: str) -> Path:
 def read_manifest(path: Path, name: str) -> Manifest:
     """Read a table's manifest. Raises UserError where there is none or it belongs to another table."""
     file = table_folder(path, name) / "manifest.json"
-    value = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file}: not valid JSON ({error}); run the stage that wrote it again") from None
     if value["table"] != name:
         raise UserError(f"{file}: holds the table `{value['table']}`, but `{name}` is needed here")
     return Manifest(value["table"], value["rows"], tuple(ShardInfo(**shard) for shard in value["shards"]))
