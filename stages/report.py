@@ -55,6 +55,8 @@ class Config(StageConfig):
 
     location: str = "data/demo/report"
     """Where the output will lie, as printed in the summary."""
+    phases: list[str] = Field(default_factory=list)
+    """Phases in the order of training; others follow by name."""
     kept_examples: int = Field(2, ge=0)
     """Kept traces to show of each domain."""
     rejected_examples: int = Field(1, ge=0)
@@ -70,7 +72,7 @@ class Run:
         found = load_reports(inputs["reports"])
         self.reports = {name: report for name, report in found.items() if name != "report"}
         self.counts: Counts = count_tables(get("tasks"), get("samples"), get("verdicts"))
-        self.losses = load_losses(inputs["tuned"]) if "tuned" in inputs else {}
+        self.losses = load_losses(inputs["tuned"], config.phases) if "tuned" in inputs else {}
         self.overlap: Overlap | None = None
         self.examples: list[Example] = []
         if "traces" in inputs:

@@ -104,6 +104,7 @@ REASONS = {
     "too_short": "empty_field",
     "extra_forbidden": "unknown_field",
     "value_error": "bad_messages",
+    "string_unicode": "bad_value",
 }
 """Pydantic's names of errors to ours; any other is `wrong_type`."""
 

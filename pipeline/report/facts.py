@@ -3,7 +3,7 @@
 import csv
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +30,15 @@ def load_reports(folder: Path) -> dict[str, Report]:
     return reports
 
 
-def load_losses(folder: Path) -> dict[str, list[Point]]:
-    """(step, loss) by phase, from every `losses.csv` in or below a folder."""
+def load_losses(folder: Path, phases: Sequence[str] = ()) -> dict[str, list[Point]]:
+    """(step, loss) by phase, from every `losses.csv` in or below a folder; named phases first, in their order."""
+
+    def order(path: Path) -> tuple[int, str]:
+        phase = path.parent.name
+        return (phases.index(phase) if phase in phases else len(phases), phase)
+
     losses = {}
-    for path in sorted(folder.rglob("losses.csv")):
+    for path in sorted(folder.rglob("losses.csv"), key=order):
         with path.open(newline="", encoding="utf-8") as file:
             losses[path.parent.name] = [(float(row["step"]), float(row["loss"])) for row in csv.DictReader(file)]
     return {phase: points for phase, points in losses.items() if points}

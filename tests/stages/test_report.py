@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,15 @@ def test_a_report_of_an_earlier_page_is_not_shown(tmp_path):
     (inputs["reports"] / "report.json").write_text('{"sections": 8}')
     run(Config(), inputs, tmp_path / "out")
     assert "All numbers of report" not in (tmp_path / "out/index.html").read_text()
+
+
+def test_phases_come_in_the_order_of_training(tmp_path):
+    inputs = write_run(tmp_path)
+    shutil.copytree(tmp_path / "sft/general", tmp_path / "sft/agentic")
+    for phases, first in (([], "agentic"), (["general", "agentic"], "general")):
+        run(Config(phases=phases), inputs, tmp_path / "out")
+        text = (tmp_path / "out/summary.txt").read_text()
+        assert re.search(r"trained (\w+)", text).group(1) == first
 
 
 def test_histograms_lose_no_value():
