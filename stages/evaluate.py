@@ -8,20 +8,19 @@ intervals; base against tuned by McNemar's exact test on the tasks that exactly 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from pydantic import Field
 
-from pipeline.cluster import map_tasks
 from pipeline.config import Machine, StageConfig, load_machine
 from pipeline.engine import Ledger, LocalEngine, Sampling, Teacher, collect_samples, make_requests, sample_missing
 from pipeline.engine.sampling import SamplingCounts, model_identity
 from pipeline.errors import UserError
 from pipeline.records import Report, Sample, Task, Verdict
 from pipeline.shards import iter_table, write_table
-from pipeline.verify import Limits, item_of, judge_chunk
+from pipeline.verdicts import judge_samples
+from pipeline.verify import Limits
 from pipeline.work import FINGERPRINTS, progress_folder
 
 INPUTS = {
@@ -85,17 +84,10 @@ def answer_and_judge(
         counts = sample_missing(requests, teacher, model, machine, ledger, log)
         samples = list(collect_samples(requests, teacher, model, ledger))
     write_table(output / name, Sample, samples)
-    verdicts = judge(tasks, samples, config.limits, machine.workers)
+    by_id = {task.task_id: task for task in tasks}
+    verdicts = list(judge_samples(by_id, samples, config.limits, progress_folder(output), machine.workers))
     write_table(output / name, Verdict, verdicts)
     return [verdict.verdict == "pass" for verdict in verdicts], counts
-
-
-def judge(tasks: Sequence[Task], samples: Sequence[Sample], limits: Limits, workers: int) -> list[Verdict]:
-    """The stage verify's judgement of one sample a task, in order."""
-    items = [item_of(task, sample) for task, sample in zip(tasks, samples, strict=True)]
-    chunks = [items[start : start + 32] for start in range(0, len(items), 32)]
-    judged = dict(map_tasks(partial(judge_chunk, limits=limits), chunks, workers))
-    return [verdict for index in range(len(chunks)) for verdict in judged[index]]
 
 
 def compare(tasks: Sequence[Task], passed: Mapping[str, Sequence[bool]]) -> Report:
@@ -125,7 +117,9 @@ def write_accuracy_table(path: Path, domains: Iterable[str], report: Report) -> 
         for model in MODELS:
             for domain in ("all", *domains):
                 infix = "" if domain == "all" else f"{domain}_"
-                rows.writerow([model, domain, *(report[f"{model}_{infix}{key}"] for key in ("accuracy", "low", "high"))])
+                rows.writerow(
+                    [model, domain, *(report[f"{model}_{infix}{key}"] for key in ("accuracy", "low", "high"))]
+                )
 
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
