@@ -61,7 +61,9 @@ def find_in_package(source: GgufPackage) -> Path:
     except PackageNotFoundError:
         raise UserError(f"source.package: {source.package} is not installed; {remedy}") from None
     if package.version != source.version:
-        raise UserError(f"source.version: {source.package} {package.version} is installed, not {source.version}; {remedy}")
+        raise UserError(
+            f"source.version: {source.package} {package.version} is installed, not {source.version}; {remedy}"
+        )
     held = [Path(str(package.locate_file(file))) for file in package.files or () if file.suffix == ".gguf"]
     for path in held:
         if path.name == source.file and path.is_file():
@@ -85,7 +87,9 @@ def write_checkpoint(config: Config, output: Path) -> int:
     """Write the checkpoint and return its number of parameters."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     dtype = getattr(torch, config.dtype)
     if isinstance(config.source, GgufPackage):
         path = find_in_package(config.source)

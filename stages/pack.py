@@ -2,8 +2,8 @@
 
 In: traces (only split `train`) and the model folder whose tokenizer and template are used. Out: `packed/` with
 `input_ids`, `labels` (-100 where there is no loss), `seq_lengths` and `trace_ids` of each row, `rejected/`, and
-`packing.json` with the numbers and the hashes of tokenizer and template. Documents are never cut; documents in =
-packed + rejected.
+`packing.json` with the numbers and the hashes of tokenizer and template. Documents are never cut: traces in =
+documents + rejected + skipped (those of another split or domain).
 
     warmstart pack --config configs/demo/pack.yaml --set phase=general --in traces=data/demo/filter \\
         --in tokenizer=data/demo/base --out data/demo/pack/general --report reports/demo/pack/general.json
@@ -179,8 +179,7 @@ def summarise(
     tokens = sum(len(document.input_ids) for document in documents.values())
     reasons = Counter(row.reason for row in rejected)
     return {
-        "documents": len(documents) + len(rejected),
-        "packed": len(documents),
+        "documents": len(documents),
         "rejected": len(rejected),
         "skipped": skipped,
         "rows": rows,
@@ -193,14 +192,15 @@ def summarise(
 
 def check_budget(config: Config, report: Report, output: Path) -> None:
     """Raise UserError if nothing was packed or too much was rejected."""
-    documents, rejected = int(report["documents"]), int(report["rejected"])
+    rejected = int(report["rejected"])
+    documents = int(report["documents"]) + rejected
     reasons = ", ".join(f"{key[9:]} {value}" for key, value in report.items() if key.startswith("rejected_"))
     if rejected > config.max_rejected * documents:
         raise UserError(
             f"{rejected} of {documents} documents were rejected ({reasons}), more than max_rejected: "
             f"{config.max_rejected}; read them in {output / 'rejected'}, mend the traces or raise max_rejected"
         )
-    if not report["packed"]:
+    if not report["documents"]:
         raise UserError(
             f"phase {config.phase}: no trace is left to pack ({report['skipped']} of another split or domain, "
             f"{rejected} rejected{': ' + reasons if reasons else ''}); widen phases.{config.phase}.domains or "

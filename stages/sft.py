@@ -106,6 +106,7 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     result = json.loads(spec.result.read_text(encoding="utf-8"))
     lines = read_metrics(spec.metrics)
     tidy_metrics(lines, output)
+    resumed_at = result.pop("resumed_at")
     report: Report = {
         **result,
         "tokens": sum(line["tokens"] for line in lines),
@@ -125,4 +126,4 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         },
     )
     seconds = sum(line["seconds"] for line in lines)
-    return {**report, "tokens_per_s": round(int(report["tokens"]) / seconds, 1)}
+    return {**report, "resumed_at": resumed_at, "tokens_per_s": round(int(report["tokens"]) / seconds, 1)}

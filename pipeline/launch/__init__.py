@@ -1,0 +1,1 @@
+"""Start training runs where the machine file says."""
