@@ -6,9 +6,11 @@ Nothing outlives the call: the box is a process namespace that ends with its fir
 bubblewrap, which ends with us.
 """
 
+import contextlib
 import fcntl
 import math
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -115,7 +117,7 @@ def _sealed(data: bytes) -> int:
 def _watch(
     process: "subprocess.Popen[bytes]", status_fd: int, streams: _Streams, wall_s: float
 ) -> tuple[BoxStatus | None, float]:
-    """Read until every pipe is closed, or until a limit. Bubblewrap holds the status pipe until its box has ended.
+    """Read until every pipe is closed and the last process of the box is gone, or until a limit.
 
     Returns the limit that ended it and the CPU seconds last seen: bubblewrap does not wait for its box, so that the
     kernel adds them to nobody.
@@ -131,9 +133,13 @@ def _watch(
             now = time.monotonic()
             limit: BoxStatus | None = None
             for key, _ in events:
-                piece = os.read(key.fd, 1 << 16)
+                piece = b"" if key.data == "init" else os.read(key.fd, 1 << 16)
+                if key.data == "status" and not streams.of("status"):
+                    _register_init(selector, piece)
                 if not piece:
                     selector.unregister(key.fileobj)
+                    if key.data == "init":
+                        os.close(key.fd)
                 elif not streams.add(key.data, piece):
                     limit = "output_limit"
             if now >= deadline:
@@ -146,6 +152,17 @@ def _watch(
             elif limit == "wall_limit":
                 break
     return ended_by, cpu_s
+
+
+def _register_init(selector: selectors.BaseSelector, status: bytes) -> None:
+    """Watch the end of the box's first process, named in bubblewrap's first status line.
+
+    The kernel ends it only after every other process of the box. Bubblewrap itself leaves a little earlier.
+    """
+    found = re.search(rb'"child-pid"\s*:\s*(\d+)', status)
+    if found:
+        with contextlib.suppress(ProcessLookupError):
+            selector.register(os.pidfd_open(int(found[1])), selectors.EVENT_READ, "init")
 
 
 def _tree_cpu_s(root: int) -> float:

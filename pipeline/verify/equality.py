@@ -80,11 +80,10 @@ def compare(gold: str, answer: str, cpu_s: int) -> str:
     """Compare two expressions in this process, which the kernel ends after `cpu_s` more CPU seconds."""
     import resource
 
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    used = math.ceil(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, resource.RLIM_INFINITY))
     from math_verify import verify
 
+    used = math.ceil(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, resource.RLIM_INFINITY))
     wanted = _parse(gold)
     if not wanted:
         return "unparsable_reference"
