@@ -12,7 +12,7 @@ from pipeline.train.recipe import TrainSpec
 from pipeline.work import current_guard
 
 POLL_S = 0.5
-LOG_TAIL_LINES = 30
+LOG_TAIL_LINES = 60
 
 
 def torchrun_command(ranks: int, spec: Path) -> list[str]:

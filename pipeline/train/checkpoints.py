@@ -12,7 +12,7 @@ MARKER = "complete.json"
 def mark_complete(folder: Path, step: int, ranks: int) -> None:
     """Declare a checkpoint whole, then delete the ones before it."""
     write_json(folder / MARKER, {"step": step, "ranks": ranks, "files": _sizes(folder)})
-    for other in folder.parent.iterdir():
+    for other in folder.parent.glob("checkpoint-*"):
         if other != folder:
             shutil.rmtree(other)
 
@@ -20,7 +20,7 @@ def mark_complete(folder: Path, step: int, ranks: int) -> None:
 def newest_complete(checkpoints: Path, ranks: int) -> tuple[Path, int] | None:
     """The newest whole checkpoint and its step. One of another number of ranks cannot be read and does not count."""
     found = []
-    for folder in checkpoints.iterdir() if checkpoints.is_dir() else ():
+    for folder in checkpoints.glob("checkpoint-*"):
         marker = folder / MARKER
         if marker.exists():
             value = json.loads(marker.read_text(encoding="utf-8"))

@@ -193,11 +193,12 @@ def _result(spec: TrainSpec, engine: dict[str, Any], num_rows: int, order: list[
 def main() -> None:
     """Read the spec, train, leave the process group."""
     import torch.distributed as dist
+    from torch.distributed.elastic.multiprocessing.errors import record
 
     spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     if spec.device == "cpu":
         use_gloo_alone()
-    train(spec)
+    record(train)(spec)  # torchrun ends its log with the traceback of the rank that failed first
     dist.destroy_process_group()
 
 
