@@ -33,9 +33,9 @@ def worker_environment(machine: Machine) -> dict[str, str]:
     if machine.training.device == "cpu":
         cores = len(os.sched_getaffinity(0))
         extra |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": str(max(1, cores // ranks)), "CUDA_VISIBLE_DEVICES": ""}
-        # glibc gives big blocks back after every operation and pays page faults for them in the next: steps of a
-        # 135M model take 15 % longer without this.
-        extra |= {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
+        # glibc gives blocks of a few MB back after every operation and pays page faults for them in the next: forward
+        # and backward of a 135M model took 4.9 s instead of 4.2 s without this.
+        extra |= {"MALLOC_MMAP_THRESHOLD_": str(256 << 20), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
     return {**os.environ, **extra}
 
 

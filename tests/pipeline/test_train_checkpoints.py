@@ -17,9 +17,10 @@ def write_checkpoint(folder, step, *, whole=True, ranks=2):
 
 def test_a_whole_checkpoint_replaces_the_ones_before(tmp_path):
     write_checkpoint(tmp_path, 5)
+    (tmp_path / "README.md").write_text("TRL writes a card beside the checkpoints")
     newest = write_checkpoint(tmp_path, 10)
     assert newest_complete(tmp_path, 2) == (newest, 10)
-    assert list(tmp_path.iterdir()) == [newest]
+    assert list(tmp_path.glob("checkpoint-*")) == [newest]
 
 
 def test_a_checkpoint_without_its_marker_does_not_count(tmp_path):
