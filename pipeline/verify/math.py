@@ -20,7 +20,9 @@ SHORT_CHARS = 400
 """A text up to this length may end in a bare equation instead of "The answer is"."""
 
 _STATED = re.compile(
-    r"(?:answer|result)\s+(?:is|=|:)\s*:?\s*|\banswer\s*[:=]\s*|^####\s*", re.IGNORECASE | re.MULTILINE
+    # "The answer is", also with what it answers in between: "The answer to the given problem is".
+    r"\b(?:answer|result|solution)(?:\s[^.:=\n]{0,80}?)?\s(?:is|=|:)\s*:?\s*|\banswer\s*[:=]\s*|^####\s*",
+    re.IGNORECASE | re.MULTILINE,
 )
 _RESULT = re.compile(r"=\s*([^=\n]+?)\s*$")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")

@@ -176,3 +176,17 @@ def test_any_text_gets_a_judgement_and_equal_texts_the_same(text: str, gold: int
     first, second = judge_once([item(text, str(gold)), item(f"The answer is {gold}.", str(gold))], LIMITS)
     assert second.verdict == "pass"
     assert first.verdict in ("pass", "fail", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "region"),
+    [
+        ("The answer to this arithmetic problem is 5.", "5"),
+        ("The solution to the arithmetic problem is 17.", "17"),
+        ("So the final answer of the sum is = 12.", "12"),
+        ("The answer is not here. It depends.", "not here"),
+        ("I have 4 apples but cannot solve it", None),
+    ],
+)
+def test_what_the_answer_is_to_may_stand_in_between(text, region):
+    assert answer_region(text) == region
