@@ -49,7 +49,7 @@ def trainer_settings(spec: TrainSpec, steps: int, accumulation: int) -> Any:  # 
         per_device_train_batch_size=1,
         gradient_accumulation_steps=accumulation,
         max_steps=steps,
-        optim="adamw_torch",
+        optim="adamw_torch_fused",
         learning_rate=recipe.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=round(recipe.warmup * steps),
