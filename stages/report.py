@@ -83,6 +83,13 @@ class Run:
                 tables = (inputs["traces"], inputs["tasks"], inputs["samples"])
                 self.examples += pick_rejected(*tables, config.rejected_examples)
 
+    @property
+    def model(self) -> Path | None:
+        """The model folder of the last phase."""
+        tuned = self.inputs.get("tuned")
+        phases = [tuned / phase for phase in self.losses if (tuned / phase).is_dir()] if tuned else []
+        return phases[-1] if phases else tuned
+
     def number_of(self, stage: str, key: str) -> int | float | None:
         """One number of a stage's report, summed over its phases; None where it is absent."""
         of_stage = [r[key] for name, r in self.reports.items() if name.split("/")[0] == stage and key in r]
@@ -98,7 +105,7 @@ class Run:
             ("complete answers", self.number_of("generate", "complete")),
             ("verified right", counts.verdicts["pass"] if counts.verdicts else None),
             ("kept traces", self.number_of("filter", "kept")),
-            ("packed documents", self.number_of("pack", "packed")),
+            ("packed, all phases", self.number_of("pack", "packed")),
         )
         return [(name, value) for name, value in steps if value is not None]
 
@@ -246,12 +253,10 @@ def traces_section(run: Run) -> Section | None:
 
 def places_section(run: Run) -> Section | None:
     """Where everything lies."""
-    rows = [(name, str(path)) for name, path in run.inputs.items()] + [
-        ("this page", f"{run.config.location}/index.html")
-    ]
-    return Section(
-        "Where it lies", "The model is a Hugging Face folder under `tuned`.", [Table("", ("what", "path"), rows)]
-    )
+    rows = [(name, str(path)) for name, path in run.inputs.items() if name != "tuned"]
+    rows += [("tuned model", str(run.model))] if run.model else []
+    rows += [("this page", f"{run.config.location}/index.html")]
+    return Section("Where it lies", "The model is a Hugging Face folder.", [Table("", ("what", "path"), rows)])
 
 
 SECTIONS = (
@@ -298,7 +303,7 @@ def summary(run: Run) -> str:
         text.append(f"  {paired(run.reports['evaluate'])}")
     if run.overlap is not None:
         text.append(f"  prompts both trained on and held out: {run.overlap.both}")
-    model = [f"  model   {run.inputs['tuned']}"] if "tuned" in run.inputs else []
+    model = [f"  model   {run.model}"] if run.model else []
     return "\n".join([*text, "", *model, f"  report  {run.config.location}/index.html"]) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Kills with the real parts: what is finished is kept, what is left over is ended."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import time
@@ -31,16 +32,17 @@ def ledger_rows(project):
         return 0
 
 
-@pytest.fixture
-def project(tmp_path):
-    project = Project(tmp_path)
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    project = Project(tmp_path_factory.mktemp("project"))
     project.dvc("repro", "configs/smoke/dvc.yaml:tasks", "configs/smoke/dvc.yaml:base")
     return project
 
 
 @pytest.mark.parametrize("victim", ["the stage", "dvc and everything below it"])
 def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(project, victim):
-    run = project.start("repro", "configs/smoke/dvc.yaml:generate")
+    shutil.rmtree(project.folder / ".work/ledger", ignore_errors=True)
+    run = project.start("repro", "--force", "--single-item", "configs/smoke/dvc.yaml:generate")
     wait_for(lambda: ledger_rows(project) >= 20, 600, run)
     if victim == "the stage":
         stages = [p for p in project.processes() if p.cmdline()[1:4] == ["-m", "pipeline", "generate"]]

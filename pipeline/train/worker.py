@@ -21,12 +21,16 @@ from pipeline.train.rows import add_filler, plan_order, read_rows
 def deepspeed_settings(spec: TrainSpec, accumulation: int) -> dict[str, Any]:
     """DeepSpeed's configuration. Without an `optimizer` block it takes torch's AdamW and compiles nothing."""
     recipe = spec.recipe
+    zero: dict[str, Any] = {"stage": recipe.zero_stage, "stage3_gather_16bit_weights_on_model_save": True}
+    if spec.device == "cpu":
+        # The default of 5e8 numbers is a second copy of every gradient for a small model, and hides nothing here.
+        zero |= {"reduce_bucket_size": 20_000_000, "allgather_bucket_size": 20_000_000}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": recipe.max_grad_norm,
         "bf16": {"enabled": recipe.dtype == "bfloat16"},
-        "zero_optimization": {"stage": recipe.zero_stage, "stage3_gather_16bit_weights_on_model_save": True},
+        "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
     }
 
