@@ -73,6 +73,7 @@ class Repo:
             oid = self.commits[oid].parent
 
 
+HUB: web.AppKey["LoopbackHub"] = web.AppKey("hub")
 Fault = Callable[["LoopbackHub"], web.Response | None]
 """Called in place of the answer to a request; None drops the connection."""
 
@@ -123,7 +124,7 @@ def handler(operation: str, answer):
     """Wrap an operation with sign-in, faults and the record of main."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        hub: LoopbackHub = request.app["hub"]
+        hub: LoopbackHub = request.app[HUB]
         hub.requests.append(operation)
         if request.headers.get("authorization") != f"Bearer {hub.token}" and operation != "lfs_put":
             hub.unauthorised += 1
@@ -392,7 +393,7 @@ def serving(hub: LoopbackHub) -> Iterator[LoopbackHub]:
 
     async def start() -> web.AppRunner:
         app = web.Application(client_max_size=1 << 30)
-        app["hub"] = hub
+        app[HUB] = hub
         for method, path, operation, answer in ROUTES:
             app.router.add_route(method, path, handler(operation, answer))
             if method == "GET":

@@ -75,10 +75,10 @@ def digest_of_files(files: Mapping[str, LocalFile]) -> str:
 class Publisher:
     """One dataset repository, and patience with it."""
 
-    def __init__(self, repo_id: str, token: str, deadline_s: float) -> None:
+    def __init__(self, repo_id: str, token: str, deadline_s: float, endpoint: str | None = None) -> None:
         from huggingface_hub import HfApi
 
-        self._api: HfApi = HfApi(token=token, library_name="warmstart")
+        self._api: HfApi = HfApi(endpoint=endpoint, token=token, library_name="warmstart")
         self._deadline_s = deadline_s
         self._repo = {"repo_id": repo_id, "repo_type": "dataset"}
         self.repo_id = repo_id
@@ -228,7 +228,7 @@ class Publisher:
                 pause = max(wait, _retry_after(cause))
                 if time.monotonic() + pause > deadline:
                     raise UserError(
-                        f"{self.repo_id}: could not {step} within {self._deadline_s:.0f} s: {_first_line(cause)}; "
+                        f"{self.repo_id}: could not {step} within {self._deadline_s:g} s: {_first_line(cause)}; "
                         "run the same command again, what is uploaded stays"
                     ) from None
             say(f"publish: {step}: {status or type(cause).__name__}, again in {pause:.1f} s")
