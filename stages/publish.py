@@ -49,7 +49,7 @@ INPUTS: Mapping[str, str] = {
 }
 OPTIONAL_INPUTS: Mapping[str, str] = {"evaluation": "output of `evaluate`"}
 SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
-"""Splits of traces to the Hub's names. `heldout` is absent: the tasks that the model is measured on stay unpublished."""
+"""Splits of traces to the Hub's names. `heldout` is absent: what the model is measured on stays unpublished."""
 TOKEN = "HF_TOKEN"
 
 
@@ -100,7 +100,9 @@ def inspect(traces: Callable[[], Iterator[Trace]], card: Card, config: Config, t
     return facts
 
 
-def write_data(traces: Callable[[], Iterator[Trace]], output: Path) -> tuple[dict[str, list[Shard]], dict[str, Digest], Any]:
+def write_data(
+    traces: Callable[[], Iterator[Trace]], output: Path
+) -> tuple[dict[str, list[Shard]], dict[str, Digest], Any]:
     """Write every split; returns its shards and what its rows digest to, and the schema."""
     used = fields_used(traces())
     schema = published_schema(used)
@@ -172,7 +174,9 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Write the folder, load it back, and take it to the Hub if told to."""
     token = os.environ.get(TOKEN)
     if config.to == "hub" and not token:
-        raise UserError(f"to: hub needs a write token in the environment variable {TOKEN}; it is read from nowhere else")
+        raise UserError(
+            f"to: hub needs a write token in the environment variable {TOKEN}; it is read from nowhere else"
+        )
 
     def traces() -> Iterator[Trace]:
         return itertools.islice(iter_table(inputs["traces"], Trace), config.limit)

@@ -20,6 +20,8 @@ from pipeline.hub.rows import Shard
 PLACEHOLDER = re.compile(r"more information needed|\bTODO\b|\bTBD\b|\bFIXME\b|lorem ipsum", re.IGNORECASE)
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n(.*)\Z", re.DOTALL)
 
+Creator = Literal["machine-generated", "expert-generated", "crowdsourced", "found", "other"]
+
 
 class FrontMatter(StrictModel):
     """What a person states about a set; sizes, features and files are added from the data."""
@@ -34,9 +36,9 @@ class FrontMatter(StrictModel):
     """Hub task names."""
     tags: list[str] = Field(default_factory=list)
     """Hub tags."""
-    annotations_creators: list[Literal["machine-generated", "expert-generated", "crowdsourced", "found", "other"]] = []
+    annotations_creators: list[Creator] = Field(default_factory=list)
     """Who judged the answers."""
-    language_creators: list[Literal["machine-generated", "expert-generated", "crowdsourced", "found", "other"]] = []
+    language_creators: list[Creator] = Field(default_factory=list)
     """Who wrote the texts."""
     source_datasets: list[str] = Field(default_factory=list)
     """Hub ids of the sets this one is made from."""

@@ -6,7 +6,18 @@ from pipeline.errors import UserError
 
 _BY_RANK: tuple[tuple[str, ...], ...] = (
     ("cc0-1.0", "pddl", "unlicense", "wtfpl", "0bsd"),
-    ("mit", "mit-0", "apache-2.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsl-1.0", "isc", "zlib", "cdla-permissive-2.0"),
+    (
+        "mit",
+        "mit-0",
+        "apache-2.0",
+        "bsd",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "bsl-1.0",
+        "isc",
+        "zlib",
+        "cdla-permissive-2.0",
+    ),
     ("cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "odc-by", "odc-by-1.0"),
     ("cc-by-sa-3.0", "cc-by-sa-4.0", "odbl", "odbl-1.0", "gpl-3.0", "agpl-3.0", "mpl-2.0", "cdla-sharing-1.0"),
     ("cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0"),

@@ -17,7 +17,9 @@ from pipeline.shards import write_json
 from pipeline.work.guard import current_guard
 
 
-def load_back(where: str, revision: str | None, streaming: bool, cache: Path, token: str | None = None) -> dict[str, Any]:
+def load_back(
+    where: str, revision: str | None, streaming: bool, cache: Path, token: str | None = None
+) -> dict[str, Any]:
     """Rows and sha256 of each split as `load_dataset(where, revision=...)` gives them; `token` only for a Hub.
 
     Raises UserError with the end of the log where loading fails.

@@ -20,7 +20,11 @@ MAX_GROUP_ROWS = 10_000
 MAX_SHARD_BYTES = 256 << 20
 """Text bytes of a shard."""
 CALL = pa.struct(
-    [("id", pa.string()), ("type", pa.string()), ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())]))]
+    [
+        ("id", pa.string()),
+        ("type", pa.string()),
+        ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())])),
+    ]
 )
 MESSAGE_FIELDS: Mapping[str, pa.DataType] = {
     "role": pa.string(),
@@ -86,7 +90,9 @@ def published_schema(used: Iterable[str]) -> pa.Schema:
 def typed_row(trace: Trace, used: Iterable[str]) -> dict[str, Any]:
     """A trace as a row of the published schema."""
     row = {field.name: getattr(trace, field.name) for field in fields(trace)}
-    row["messages"] = [{name: _value(name, message.get(name)) for name in used} for message in json.loads(trace.messages)]
+    row["messages"] = [
+        {name: _value(name, message.get(name)) for name in used} for message in json.loads(trace.messages)
+    ]
     return row
 
 
@@ -136,9 +142,7 @@ def _temporary(split: str, number: int) -> str:
 
 
 def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        path, schema, compression="zstd", write_page_index=True, use_content_defined_chunking=True
-    )
+    return pq.ParquetWriter(path, schema, compression="zstd", write_page_index=True, use_content_defined_chunking=True)
 
 
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], int]]:

@@ -17,7 +17,7 @@ from pipeline.progress import say
 from pipeline.shards import sha256_of
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    pass
 
 AGAIN = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
 """Statuses after which looking again is right: 409 and 412 say that somebody, perhaps ourselves, was there first."""
@@ -80,7 +80,7 @@ class Publisher:
 
         self._api: HfApi = HfApi(endpoint=endpoint, token=token, library_name="warmstart")
         self._deadline_s = deadline_s
-        self._repo = {"repo_id": repo_id, "repo_type": "dataset"}
+        self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": "dataset"}
         self.repo_id = repo_id
 
     def publish(
@@ -210,8 +210,8 @@ class Publisher:
 
     def _patiently(self, step: str, act: Callable[[], T]) -> T:
         """Repeat a step while the Hub is busy or unreachable, until its deadline."""
-        from huggingface_hub.errors import HfHubHTTPError
         from httpx2 import HTTPError
+        from huggingface_hub.errors import HfHubHTTPError
 
         deadline = time.monotonic() + self._deadline_s
         wait = FIRST_WAIT_S

@@ -192,7 +192,7 @@ def test_a_pull_request_changed_by_somebody_is_not_merged(hub, folder):
 
 def test_a_hub_that_stays_away_is_given_up_at_the_deadline(hub, folder):
     hub.before["refs"] = [status(503)] * 1000
-    with pytest.raises(UserError, match="could not read the tags within 0.5 s: .*503.*run the same command again"):
+    with pytest.raises(UserError, match=r"could not read the tags within 0\.5 s: .*503.*run the same command again"):
         publish(hub, folder, deadline_s=0.5)
 
 

@@ -81,7 +81,9 @@ def test_only_tasks_that_are_solved_sometimes_become_prompts(bundle):
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 4).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))), st.data())
 def test_training_tasks_are_prompts_and_excluded(rates, data):
-    above, below = sorted(data.draw(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), min_size=2, max_size=2, unique=True)))
+    above, below = sorted(
+        data.draw(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), min_size=2, max_size=2, unique=True))
+    )
     config = config_of(pass_rate_above=above, pass_rate_below=below)
     found = [excluded_as(Rate(*rate), config) for rate in rates]
     assert set(found) <= {None, *EXCLUDED}
@@ -90,7 +92,11 @@ def test_training_tasks_are_prompts_and_excluded(rates, data):
 
 
 def test_bounds_leave_out_the_easy_and_the_hard(bundle):
-    tasks = {task("easy"): ["pass"] * 3 + ["fail"], task("hard"): ["fail"] * 3 + ["pass"], task("even"): ["pass", "fail"]}
+    tasks = {
+        task("easy"): ["pass"] * 3 + ["fail"],
+        task("hard"): ["fail"] * 3 + ["pass"],
+        task("even"): ["pass", "fail"],
+    }
     report, lines, _ = bundle(tasks, pass_rate_above=0.25, pass_rate_below=0.75)
     assert [line["task_id"] for line in lines] == ["even"]
     assert (report["excluded_too_easy"], report["excluded_too_hard"]) == (1, 1)
@@ -111,7 +117,9 @@ def test_load_dataset_reads_the_prompts_with_one_type_a_column(bundle, tmp_path)
 
     tasks = {task("a"): ["pass", "fail"], task("b", domain="code"): ["pass", "fail"]}
     _, lines, output = bundle(tasks)
-    rows = load_dataset("json", data_files=str(output / "rl_prompts.jsonl"), split="train", cache_dir=tmp_path / "cache")
+    rows = load_dataset(
+        "json", data_files=str(output / "rl_prompts.jsonl"), split="train", cache_dir=tmp_path / "cache"
+    )
     assert [dict(row) for row in rows] == lines
 
 
