@@ -20,7 +20,7 @@ import itertools
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,10 +31,10 @@ from pydantic import Field, model_validator
 from pipeline.config import StageConfig
 from pipeline.errors import UserError
 from pipeline.hub.card import Card, read_card, render_card
-from pipeline.hub.facts import Facts, texts_of
-from pipeline.hub.licences import check_licences
+from pipeline.hub.facts import Facts, quantiles, texts_of
+from pipeline.hub.licences import check_licence, known_licence
 from pipeline.hub.reload import load_back
-from pipeline.hub.rows import Digest, Shard, fields_used, published_schema, typed_row, write_split
+from pipeline.hub.rows import Digest, Shard, fields_used, message_fields, published_schema, typed_row, write_split
 from pipeline.hub.secrets import find_secrets
 from pipeline.hub.upload import Publisher
 from pipeline.records import Report, Trace
@@ -78,11 +78,12 @@ class Config(StageConfig):
         return self
 
 
-def inspect(traces: Callable[[], Iterator[Trace]], card: Card, config: Config, token: str | None) -> Facts:
-    """Count the traces. Raises UserError for one that must not be published."""
-    facts = Facts()
-    check_licences(card.front.license, ((trace.trace_id, trace.license) for trace in traces()))
-    for row, trace in enumerate(traces()):
+def inspect(traces: Iterable[Trace], card: Card, config: Config, token: str | None) -> tuple[Facts, tuple[str, ...]]:
+    """Count the traces and name the fields of their messages. Raises UserError for one that must not be published."""
+    facts, used = Facts(), set[str]()
+    declared = known_licence(card.front.license)
+    for row, trace in enumerate(traces):
+        check_licence(declared, trace.trace_id, trace.license)
         if trace.split not in SPLITS:
             raise UserError(
                 f"trace {trace.trace_id}: belongs to the split `{trace.split}`, which is not published; publish only "
@@ -94,33 +95,29 @@ def inspect(traces: Callable[[], Iterator[Trace]], card: Card, config: Config, t
                 f"row {row}, trace {trace.trace_id} of source {trace.source}: looks as if it held a secret "
                 f"({', '.join(kinds)}); remove the row, or list the trace in `reviewed` once you have read it"
             )
+        used |= fields_used(trace)
         facts.add(trace)
     if not facts.rows:
         raise UserError("there is no trace to publish; look at the report of the stage before")
-    return facts
+    return facts, message_fields(used)
 
 
 def write_data(
-    traces: Callable[[], Iterator[Trace]], output: Path
-) -> tuple[dict[str, list[Shard]], dict[str, Digest], Any]:
-    """Write every split; returns its shards and what its rows digest to, and the schema."""
-    used = fields_used(traces())
-    schema = published_schema(used)
-    shards: dict[str, list[Shard]] = {}
+    traces: Callable[[], Iterator[Trace]], splits: Iterable[str], used: Sequence[str], output: Path
+) -> tuple[dict[str, list[Shard]], dict[str, Digest]]:
+    """Write splits by their published names; returns the shards of each and what its rows digest to."""
     digests: dict[str, Digest] = {}
 
     def rows_of(split: str) -> Iterator[dict[str, Any]]:
+        digests[split] = Digest()
         for trace in traces():
             if SPLITS[trace.split] == split:
                 row = typed_row(trace, used)
                 digests[split].add(row)
                 yield row
 
-    for split in dict.fromkeys(SPLITS.values()):
-        digests[split] = Digest()
-        if written := write_split(output / "data", split, schema, rows_of(split)):
-            shards[split] = written
-    return shards, {split: digests[split] for split in shards}, schema
+    schema = published_schema(used)
+    return {split: write_split(output / "data", split, schema, rows_of(split)) for split in splits}, digests
 
 
 def card_context(config: Config, facts: Facts, inputs: Mapping[str, Path], schema: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -143,7 +140,7 @@ def card_context(config: Config, facts: Facts, inputs: Mapping[str, Path], schem
     }
 
 
-def lineage(config: Config, inputs: Mapping[str, Path], digests: Mapping[str, Digest]) -> dict[str, Any]:
+def lineage(config: Config, inputs: Mapping[str, Path], digests: Mapping[str, Digest], data: Path) -> dict[str, Any]:
     """What warmstart.json says: no path, no time, no token, so that equal sets have equal files."""
     packages = ("warmstart", "pyarrow", "datasets", "huggingface_hub")
     return {
@@ -151,6 +148,7 @@ def lineage(config: Config, inputs: Mapping[str, Path], digests: Mapping[str, Di
         "config": config.model_dump(mode="json", exclude={"deadline_s", "streaming"}),
         "inputs": {"traces": fingerprint(inputs["traces"], FINGERPRINTS), "card": sha256_of(inputs["card"])},
         "splits": {split: {"rows": digest.rows, "sha256": digest.sha256} for split, digest in digests.items()},
+        "files": {f"{data.name}/{path.name}": sha256_of(path) for path in sorted(data.iterdir())},
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
     }
 
@@ -182,13 +180,15 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         return itertools.islice(iter_table(inputs["traces"], Trace), config.limit)
 
     card = read_card(inputs["card"])
-    facts = inspect(traces, card, config, token)
-    shards, digests, schema = write_data(traces, output)
+    facts, used = inspect(traces(), card, config, token)
+    splits = dict.fromkeys(published for split, published in SPLITS.items() if facts.splits[split])
+    shards, digests = write_data(traces, splits, used, output)
+    schema = published_schema(used)
     text = render_card(card, card_context(config, facts, inputs, schema), schema, shards, facts.size_category())
     if kinds := list(find_secrets(text, token)):
         raise UserError(f"{inputs['card']}: the card looks as if it held a secret ({', '.join(kinds)}); remove it")
     write_text(output / "README.md", text)
-    write_json(output / "warmstart.json", lineage(config, inputs, digests))
+    write_json(output / "warmstart.json", lineage(config, inputs, digests, output / "data"))
     cache = progress_folder(output) / "load"
 
     def check(where: str, revision: str | None, token: str | None) -> int:
@@ -202,7 +202,7 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         "prompts": len(facts.prompts),
         **{f"rows_{split}": digest.rows for split, digest in digests.items()},
         **{f"rows_{domain}": count for domain, count in sorted(facts.domains.items())},
-        "output_tokens": sum(facts.lengths),
+        "output_tokens": quantiles(facts.lengths)["total"],
         "shards": sum(len(found) for found in shards.values()),
         "data_bytes": sum(shard.bytes for found in shards.values() for shard in found),
         "loaded_back_rows": check(str(output.resolve()), None, None),

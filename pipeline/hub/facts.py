@@ -29,7 +29,8 @@ class Facts:
     teachers: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     pass_rates: Counter[int] = field(default_factory=Counter)
-    lengths: list[int] = field(default_factory=list)
+    lengths: Counter[int] = field(default_factory=Counter)
+    """Rows by output tokens."""
     prompts: set[str] = field(default_factory=set)
     domain_prompts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -44,7 +45,7 @@ class Facts:
         if trace.pass_rate is not None:
             self.pass_rates[min(RATE_BINS - 1, int(trace.pass_rate * RATE_BINS))] += 1
         if trace.num_output_tokens is not None:
-            self.lengths.append(trace.num_output_tokens)
+            self.lengths[trace.num_output_tokens] += 1
         self.prompts.add(trace.prompt_id)
         self.domain_prompts[trace.domain].add(trace.prompt_id)
 
@@ -75,15 +76,18 @@ class Facts:
         return next((name for limit, name in SIZES if self.rows < limit), "n>10M")
 
 
-def quantiles(lengths: list[int]) -> dict[str, int]:
-    """Total, median, 95th percentile and largest; all zero for none."""
-    ordered = sorted(lengths) or [0]
-    return {
-        "total": sum(ordered),
-        "median": ordered[(len(ordered) - 1) // 2],
-        "p95": ordered[(len(ordered) - 1) * 95 // 100],
-        "max": ordered[-1],
-    }
+def quantiles(lengths: Counter[int]) -> dict[str, int]:
+    """Total, median, 95th percentile and largest of counted lengths; all zero for none."""
+    rows = lengths.total()
+    places = {"median": (rows - 1) // 2, "p95": (rows - 1) * 95 // 100, "max": rows - 1}
+    found = {"total": sum(length * count for length, count in lengths.items()), **dict.fromkeys(places, 0)}
+    passed = 0
+    for length in sorted(lengths):
+        for name, place in places.items():
+            if passed <= place < passed + lengths[length]:
+                found[name] = length
+        passed += lengths[length]
+    return found
 
 
 def texts_of(trace: Trace) -> str:

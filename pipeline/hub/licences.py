@@ -1,6 +1,6 @@
 """Licences that data may be published under, and which of them a set may carry given those of its rows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pipeline.errors import UserError
 
@@ -37,22 +37,26 @@ def hub_name(license: str) -> str | None:
     return name if name in RANKS else None
 
 
-def check_licences(declared: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Raise UserError unless the set's licence is known and no row (`(trace_id, licence)`) forbids it."""
-    ours = hub_name(declared)
-    if ours is None:
+def known_licence(declared: str) -> str:
+    """The Hub's name of a set's licence. Raises UserError where it is not known."""
+    name = hub_name(declared)
+    if name is None:
         raise UserError(
             f"licence of the set: `{declared}` is not known; name one of {', '.join(sorted(RANKS))} in the card"
         )
-    for trace_id, license in rows:
-        theirs = hub_name(license)
-        if theirs is None:
-            raise UserError(
-                f"trace {trace_id}: its licence `{license}` is not known, so it cannot be published; give its source "
-                "a SPDX name in the config of `tasks`, or leave the source out"
-            )
-        if RANKS[theirs] > RANKS[ours] or (RANKS[theirs] == SHARE_ALIKE and theirs != ours):
-            raise UserError(
-                f"trace {trace_id}: its licence `{license}` asks for more than the set's `{declared}` gives; choose "
-                "another licence in the card, or leave the source out"
-            )
+    return name
+
+
+def check_licence(declared: str, trace_id: str, license: str) -> None:
+    """Raise UserError unless the set's licence is known and a row's licence is known and allows it."""
+    ours, theirs = known_licence(declared), hub_name(license)
+    if theirs is None:
+        raise UserError(
+            f"trace {trace_id}: its licence `{license}` is not known, so it cannot be published; give its source "
+            "a SPDX name in the config of `tasks`, or leave the source out"
+        )
+    if RANKS[theirs] > RANKS[ours] or (RANKS[theirs] == SHARE_ALIKE and theirs != ours):
+        raise UserError(
+            f"trace {trace_id}: its licence `{license}` asks for more than the set's `{declared}` gives; choose "
+            "another licence in the card, or leave the source out"
+        )

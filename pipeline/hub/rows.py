@@ -65,19 +65,21 @@ class Digest:
         return self._hash.hexdigest()
 
 
-def fields_used(traces: Iterable[Trace]) -> tuple[str, ...]:
-    """Fields that the messages have, in the order of MESSAGE_FIELDS. Raises UserError for one that has no type."""
-    used = set(ALWAYS)
-    for trace in traces:
-        for message in json.loads(trace.messages):
-            found = {key for key, value in message.items() if value is not None}
-            if unknown := sorted(found - MESSAGE_FIELDS.keys()):
-                raise UserError(
-                    f"trace {trace.trace_id}: a message has the field `{unknown[0]}`, and published messages have only "
-                    f"{', '.join(MESSAGE_FIELDS)}; drop the field in the source"
-                )
-            used |= found
-    return tuple(name for name in MESSAGE_FIELDS if name in used)
+def fields_used(trace: Trace) -> set[str]:
+    """Fields that the trace's messages have. Raises UserError for one that has no type."""
+    used = {key for message in json.loads(trace.messages) for key, value in message.items() if value is not None}
+    if unknown := sorted(used - MESSAGE_FIELDS.keys()):
+        raise UserError(
+            f"trace {trace.trace_id}: a message has the field `{unknown[0]}`, and published messages have only "
+            f"{', '.join(MESSAGE_FIELDS)}; drop the field in the source"
+        )
+    return used
+
+
+def message_fields(used: Iterable[str]) -> tuple[str, ...]:
+    """The fields that every message of a set gets, given those that some message has."""
+    wanted = {*ALWAYS, *used}
+    return tuple(name for name in MESSAGE_FIELDS if name in wanted)
 
 
 def published_schema(used: Iterable[str]) -> pa.Schema:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 AGAIN = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
 """Statuses after which looking again is right: 409 and 412 say that somebody, perhaps ourselves, was there first."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 60.0
+SHOWN_WITHIN_S = 20.0
+"""How long a merge may take to show."""
 MARK = "warmstart publish"
 DATA = "data/"
 """The folder of a repository that belongs to us: files there that we did not write are deleted."""
@@ -76,8 +78,10 @@ class Publisher:
     """One dataset repository, and patience with it."""
 
     def __init__(self, repo_id: str, token: str, deadline_s: float, endpoint: str | None = None) -> None:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
 
+        if constants.HF_HUB_OFFLINE:
+            raise UserError("HF_HUB_OFFLINE is set, so nothing can be published to the Hub; unset it")
         self._api: HfApi = HfApi(endpoint=endpoint, token=token, library_name="warmstart")
         self._deadline_s = deadline_s
         self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": "dataset"}
@@ -118,10 +122,13 @@ class Publisher:
         self._patiently("upload", partial(self._commit_once, files, revision, title))
         check(revision)
         self._patiently("merge", partial(self._merge_once, files, number, revision))
-        if self._patiently("read main", partial(self._differing, files, "main")):
-            raise UserError(
-                f"{self.repo_id}: somebody changed main while pull request {number} was merged; run publish again"
-            )
+        shown_by = time.monotonic() + SHOWN_WITHIN_S
+        while self._patiently("read main", partial(self._differing, files, "main")):
+            if time.monotonic() > shown_by:
+                raise UserError(
+                    f"{self.repo_id}: somebody changed main while pull request {number} was merged; run publish again"
+                )
+            time.sleep(FIRST_WAIT_S)
 
     def _create(self, private: bool) -> None:
         self._api.create_repo(**self._repo, private=private, exist_ok=True)

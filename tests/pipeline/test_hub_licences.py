@@ -3,15 +3,15 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.hub.licences import RANKS, check_licences, hub_name
+from pipeline.hub.licences import RANKS, check_licence, hub_name, known_licence
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "other", "proprietary", "cc-by-nd-4.0", "Apache"])
 def test_an_unknown_licence_is_refused(text):
     with pytest.raises(UserError, match="trace t1: its licence"):
-        check_licences("mit", [("t0", "MIT"), ("t1", text)])
+        check_licence("mit", "t1", text)
     with pytest.raises(UserError, match="licence of the set"):
-        check_licences(text, [])
+        known_licence(text)
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_an_unknown_licence_is_refused(text):
 )
 def test_a_set_asks_for_at_least_what_its_rows_ask_for(declared, row, allowed):
     if allowed:
-        check_licences(declared, [("t", row)])
+        check_licence(declared, "t", row)
     else:
         with pytest.raises(UserError, match="asks for more than the set's"):
-            check_licences(declared, [("t", row)])
+            check_licence(declared, "t", row)
 
 
 def test_names_are_compared_without_case_and_suffix():

@@ -179,6 +179,20 @@ def test_main_that_moved_since_is_not_merged_over(hub, folder):
     assert [pull.status for pull in hub.repos[REPO].pulls] == ["closed", "merged"]
 
 
+def test_a_change_of_main_during_the_merge_is_told(hub, folder, monkeypatch):
+    def intrude(found: LoopbackHub):
+        repo = found.repos[REPO]
+        main = repo.commits[repo.refs["main"]]
+        repo.add("main", Commit(main.files | {"README.md": b"by hand"}, main.oid, "by hand"))
+        return status(200)(found)
+
+    monkeypatch.setattr(upload, "SHOWN_WITHIN_S", 0.0)
+    hub.after["merge"] = [intrude]
+    with pytest.raises(UserError, match="somebody changed main while pull request 1 was merged"):
+        publish(hub, folder)
+    assert hub.repos[REPO].tags == {}
+
+
 def test_a_pull_request_changed_by_somebody_is_not_merged(hub, folder):
     def edit(revision: str) -> None:
         repo = hub.repos[REPO]

@@ -166,7 +166,7 @@ def test_a_secret_in_the_data_is_refused_by_row_and_kind_and_never_repeated(inpu
     assert f"row 6, trace {odd.trace_id}" in told and "hugging_face_token" in told
     assert "xxxx" not in told
     card = read_card(inputs([odd])["card"])
-    assert inspect(lambda: iter([odd]), card, config_of(reviewed=[odd.trace_id]), None).rows == 1
+    assert inspect([odd], card, config_of(reviewed=[odd.trace_id]), None)[0].rows == 1
 
 
 def test_the_token_in_use_is_refused_wherever_it_stands(inputs, output, monkeypatch):
@@ -274,7 +274,7 @@ def test_the_demo_card_quotes_only_numbers_that_its_stages_report(inputs, output
         (tmp_path / f"reports/{stage}.json").write_text(canonical_json(report))
     (tmp_path / "evaluate").mkdir()
     (tmp_path / "evaluate/accuracy.csv").write_text("model,domain,accuracy,low,high\nbase,all,0.1234,0.1,0.2\n")
-    run(config_of(repo_id="me/demo", tag="v3"), {**given, "evaluation": tmp_path / "evaluate"}, output)
+    run(config_of(repo_id="me/demo", tag="v3", streaming=True), {**given, "evaluation": tmp_path / "evaluate"}, output)
     text = (output / "README.md").read_text()
     for value in (value for report in numbers.values() for value in report.values()):
         assert f"{value:,}" in text
