@@ -3,6 +3,20 @@
 import re
 from collections.abc import Iterator, Mapping
 
+MARKS: Mapping[str, tuple[str, ...]] = {
+    "hugging_face_token": ("hf_", "api_org_"),
+    "openai_style_key": ("sk-",),
+    "github_token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    "gitlab_token": ("glpat-",),
+    "aws_access_key": ("AKIA", "ASIA"),
+    "google_api_key": ("AIza",),
+    "slack_token": ("xox",),
+    "json_web_token": ("eyJ",),
+    "private_key": ("PRIVATE KEY",),
+    "bearer_token": ("earer",),
+    "password_in_url": ("://",),
+}
+"""Texts without any of a kind's marks are never given to its pattern: a search for a mark is far quicker."""
 KINDS: Mapping[str, re.Pattern[str]] = {
     "hugging_face_token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}\b"),
     "openai_style_key": re.compile(r"\bsk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{20,}"),
@@ -22,4 +36,6 @@ def find_secrets(text: str, own: str | None = None) -> Iterator[str]:
     """Kinds of secrets in a text; `own` is the token in use, which is looked for as it stands."""
     if own and own in text:
         yield "token_in_use"
-    yield from (kind for kind, pattern in KINDS.items() if pattern.search(text))
+    for kind, pattern in KINDS.items():
+        if any(mark in text for mark in MARKS[kind]) and pattern.search(text):
+            yield kind

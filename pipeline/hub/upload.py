@@ -25,6 +25,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 60.0
 SHOWN_WITHIN_S = 20.0
 """How long a merge may take to show."""
 MARK = "warmstart publish"
+DESCRIPTION = "Opened by `warmstart publish`, which merges it once the set has been loaded from here and compared."
 DATA = "data/"
 """The folder of a repository that belongs to us: files there that we did not write are deleted."""
 
@@ -87,9 +88,7 @@ class Publisher:
         self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": "dataset"}
         self.repo_id = repo_id
 
-    def publish(
-        self, folder: Path, private: bool, tag: str, check: Callable[[str], None], message: str = ""
-    ) -> Published:
+    def publish(self, folder: Path, private: bool, tag: str, check: Callable[[str], None]) -> Published:
         """Bring `main` to the folder's content and tag it.
 
         `check(revision)` looks at the pull request before it is merged and raises if anything is amiss. Raises
@@ -106,7 +105,7 @@ class Publisher:
             )
         missing = self._patiently("read main", partial(self._differing, files, "main"))
         if missing:
-            self._replace_main(files, user, f"{MARK} {tag} ({digest_of_files(files)})", check, message)
+            self._replace_main(files, user, f"{MARK} {tag} ({digest_of_files(files)})", check)
         else:
             say(f"publish: main of {self.repo_id} has these files already")
         commit = self._patiently("read main", partial(self._head, "main"))
@@ -114,9 +113,9 @@ class Publisher:
         return Published(commit, sum(1 for name in missing if name in files))
 
     def _replace_main(
-        self, files: Mapping[str, LocalFile], user: str, title: str, check: Callable[[str], None], message: str
+        self, files: Mapping[str, LocalFile], user: str, title: str, check: Callable[[str], None]
     ) -> None:
-        number = self._patiently("open a pull request", partial(self._open_once, user, title, message))
+        number = self._patiently("open a pull request", partial(self._open_once, user, title))
         revision = f"refs/pr/{number}"
         say(f"publish: uploading to {revision} of {self.repo_id}")
         self._patiently("upload", partial(self._commit_once, files, revision, title))
@@ -160,7 +159,7 @@ class Publisher:
                 differing.append(name)
         return differing
 
-    def _open_once(self, user: str, title: str, message: str) -> int:
+    def _open_once(self, user: str, title: str) -> int:
         """Our pull request of this title that starts from main as it is, opened if there is none.
 
         Those that an earlier, interrupted run left are closed.
@@ -174,7 +173,7 @@ class Publisher:
             else:
                 self._api.change_discussion_status(**self._repo, discussion_num=pull.num, new_status="closed")
         if found is None:
-            found = self._api.create_pull_request(**self._repo, title=title, description=message).num
+            found = self._api.create_pull_request(**self._repo, title=title, description=DESCRIPTION).num
         return found
 
     def _starts_from_main(self, revision: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.hub.secrets import KINDS, find_secrets
+from pipeline.hub.secrets import KINDS, MARKS, find_secrets
 
 LETTERS = "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY3zA5bC7d"
 FOUND = {
@@ -30,7 +30,7 @@ HARMLESS = (
 
 
 def test_every_kind_has_an_example():
-    assert FOUND.keys() == KINDS.keys()
+    assert FOUND.keys() == KINDS.keys() == MARKS.keys()
 
 
 @pytest.mark.parametrize("kind", FOUND)
