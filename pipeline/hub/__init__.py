@@ -1,0 +1,1 @@
+"""A table of traces as a Hub dataset: licences, secrets, typed rows, the card, loading back, and the upload."""
