@@ -6,9 +6,9 @@ out:  traces/         kept, in the order of the input
       rejected/       the others, each with the task that it holds and the text that shows it
       benchmark.json  how each kind of item could be checked, and the items that could be checked in part only
 
-A trace leaks an item that it holds verbatim, or edited: enough of the item's own words (`coverage`) in order, with equal
-numbers, symbols and names. Runs of words that many traces or items share are no item's own. A part of an item counts
-(`answer_coverage`) if it is quoted unbroken and the response states the item's answer.
+A trace leaks an item that it holds verbatim, or edited: enough of the item's own words (`coverage`) in order, with
+equal numbers, symbols and names. Runs of words that many traces or items share are no item's own. A part of an item
+counts (`answer_coverage`) if it is quoted unbroken and the response states the item's answer.
 
     warmstart decontaminate --config configs/demo/decontaminate.yaml --in traces=data/demo/dedup \\
       --in tasks=data/demo/tasks --out data/demo/decontaminate --report reports/demo/decontaminate.json

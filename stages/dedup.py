@@ -6,7 +6,8 @@ out:  traces/    kept, in the order of the input
 
 The unit is the prompt with all its responses: several answers to one question are wanted. A prompt goes only if its
 words overlap (`threshold`) with those of one that stays and both ask the same: equal numbers, symbols, polarity words
-(`at most`, `at least`) and case of units. Of two the verified one stays, then the one of higher pass rate, then the longer.
+(`at most`, `at least`) and case of units. Of two the verified one stays, then the one of higher pass rate, then the
+longer.
 
     warmstart dedup --config configs/demo/dedup.yaml --in traces=data/demo/filter --out data/demo/dedup \\
       --report reports/demo/dedup.json
@@ -100,6 +101,10 @@ def sift(traces: Iterator[Trace], dropped: Mapping[int, Dropped]) -> Iterator[Tr
     """Traces as they are, or as rejected rows."""
     for index, trace in enumerate(traces):
         found = dropped.get(index)
-        yield trace if found is None else Rejected(
-            trace.trace_id, "dedup", found.reason, canonical_json({"prompt_id": trace.prompt_id, **found.evidence})
+        yield (
+            trace
+            if found is None
+            else Rejected(
+                trace.trace_id, "dedup", found.reason, canonical_json({"prompt_id": trace.prompt_id, **found.evidence})
+            )
         )

@@ -14,7 +14,10 @@ from pipeline.cli.arguments import Arguments, parse_stage_arguments, stage_help
 from pipeline.errors import UserError
 
 STAGES_FOLDER = Path(__file__).resolve().parents[2] / "stages"
-FLOW = ("base", "tasks", "generate", "verify", "filter", "pack", "sft", "evaluate", "report")
+FLOW = (
+    *("base", "tasks", "generate", "verify", "collect", "filter", "dedup", "decontaminate", "mix", "pack", "sft"),
+    *("evaluate", "handoff", "publish", "report"),
+)
 
 
 def stage_names() -> list[str]:

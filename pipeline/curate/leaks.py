@@ -140,7 +140,11 @@ class Benchmark:
         for start, gram in enumerate(grams_of(words, self.rules.gram)):
             for number, place in self._places.get(gram, ()):
                 offsets[number][start - place] += 1
-        found = [match for number in sorted(offsets) if (match := self._compare(number, offsets[number], tokens, words, response))]
+        found = [
+            match
+            for number in sorted(offsets)
+            if (match := self._compare(number, offsets[number], tokens, words, response))
+        ]
         return max(found, key=lambda match: (match.coverage, match.item_id), default=None)
 
     def _compare(

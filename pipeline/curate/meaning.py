@@ -11,13 +11,17 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 POLARITY = frozenset(
-    "no not never none nor neither without cannot unless except least most more less fewer before after above below over "
-    "under inside outside ascending descending increasing decreasing increase decrease rising falling greater smaller "
-    "larger shorter longer higher lower older younger earlier later faster slower minimum maximum min max minimal maximal "
-    "highest lowest largest smallest shortest longest oldest youngest first last earliest latest odd even true false "
-    "include exclude including excluding inclusive exclusive positive negative clockwise anticlockwise counterclockwise "
-    "left right north south east west always sometimes every any all only both either same different equal unequal valid "
-    "invalid prime composite win lose buy sell import export required forbidden allowed optional knight knave".split()
+    re.findall(
+        r"\w+",
+        """no not never none nor neither without cannot unless except least most more less fewer before after above
+        below over under inside outside ascending descending increasing decreasing increase decrease rising falling
+        greater smaller larger shorter longer higher lower older younger earlier later faster slower minimum maximum min
+        max minimal maximal highest lowest largest smallest shortest longest oldest youngest first last earliest latest
+        odd even true false include exclude including excluding inclusive exclusive positive negative clockwise
+        anticlockwise counterclockwise left right north south east west always sometimes every any all only both either
+        same different equal unequal valid invalid prime composite win lose buy sell import export required forbidden
+        allowed optional knight knave""",
+    )
 )
 """Words whose exchange turns a question round."""
 REWRITTEN_WORDS = 3
@@ -166,9 +170,9 @@ def is_rewritten(left: str, right: str) -> bool:
     for tag, i1, i2, j1, j2 in opcodes(lower_a, lower_b):
         if tag == "replace" and min(i2 - i1, j2 - j1) >= REWRITTEN_WORDS:
             return True
-        if tag == "replace" and i2 - i1 == j2 - j1:
-            if any(_is_renamed(x, y) for x, y in zip(a[i1:i2], b[j1:j2], strict=True)):
-                return True
+        pairs = zip(a[i1:i2], b[j1:j2], strict=False)
+        if tag == "replace" and i2 - i1 == j2 - j1 and any(_is_renamed(x, y) for x, y in pairs):
+            return True
     lost, gained = Counter(lower_a), Counter(lower_b)
     return min((lost - gained).total(), (gained - lost).total()) >= CHANGED_WORDS
 
