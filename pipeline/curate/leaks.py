@@ -154,7 +154,7 @@ class Benchmark:
         if not self._has_enough_of_its_own(number):
             return None
         offset = max(offsets, key=lambda o: (offsets[o], -o))
-        slack = len(item.tokens) // 3 + self.rules.gram
+        slack = len(item.tokens) // 6 + 4
         begin, end = max(0, offset - slack), min(len(words), offset + len(item.tokens) + slack)
         pairs = aligned(item.tokens, words[begin:end])
         first, last = min(pairs), max(pairs)
@@ -211,15 +211,27 @@ def aligned(item: Gram, window: Gram) -> dict[int, int]:
 
 def facts_agree(item: Gram, window: Gram, pairs: Mapping[int, int]) -> bool:
     """Whether numbers, symbols and names in code between the ends of what was found are the same, and no word that
-    turns a question round was exchanged for another.
+    turns a question round was exchanged for another. A formula that is found in part counts to its end.
     """
-    first, last = min(pairs), max(pairs)
-    ours, theirs = range(first, last + 1), range(pairs[first], pairs[last] + 1)
+    ours = whole_formulas(item, min(pairs), max(pairs))
+    theirs = whole_formulas(window, pairs[min(pairs)], pairs[max(pairs)])
     if Counter(item[i] for i in ours if is_fact(item, i)) != Counter(window[i] for i in theirs if is_fact(window, i)):
         return False
     mine = Counter(item[i] for i in ours if item[i] in POLARITY)
     other = Counter(window[i] for i in theirs if window[i] in POLARITY)
     return not (mine - other and other - mine)
+
+
+def whole_formulas(tokens: Gram, first: int, last: int) -> range:
+    """Places from `first` to `last`, and on over the numbers and operators that one at an end belongs to.
+
+    Brackets end it: `2)` in front of a text is the number of a list.
+    """
+    while first > 0 and is_symbol(tokens[first]) and is_symbol(tokens[first - 1]) and tokens[first - 1] not in "()":
+        first -= 1
+    while last + 1 < len(tokens) and is_symbol(tokens[last]) and is_symbol(tokens[last + 1]):
+        last += 1
+    return range(first, last + 1)
 
 
 def is_fact(tokens: Sequence[str], place: int) -> bool:
