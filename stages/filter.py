@@ -1,8 +1,9 @@
 """Join tasks, samples and verdicts, and keep the traces worth training on.
 
 in:   tasks, samples, verdicts  the outputs of `tasks`, `generate` and `verify`
+      collected                 traces of others, output of `collect`; they pass the rules that apply to them
 out:  traces/    one conversation a kept sample: the task's messages and the answer
-      rejected/  every other sample with the first rule that it broke
+      rejected/  every other sample or trace with the first rule that it broke
 
 With `max_per_task: 2`, a task whose four samples were judged pass, fail, pass, pass keeps samples 0 and 2 with a pass
 rate of 0.75; 1 is rejected as `fail`, 3 as `over_max_per_task`.
@@ -28,13 +29,17 @@ INPUTS: Mapping[str, str] = {
     "samples": "samples, output of `generate`",
     "verdicts": "verdicts, output of `verify`",
 }
+OPTIONAL_INPUTS: Mapping[str, str] = {"collected": "traces of others, output of `collect`"}
 
 
 class Config(StageConfig):
     """Which samples to keep. Only complete answers to training tasks ever are."""
 
     require_pass: bool = True
-    """Keep only samples that the verifier passed; `false` keeps failed and unjudged ones too."""
+    """Keep only samples that the verifier passed; `false` keeps failed and unjudged ones too. Collected traces that
+    carry no reference are kept either way."""
+    licenses: list[str] | None = None
+    """Licences to keep, by SPDX name; left out, all are."""
     min_pass_rate: float = Field(0.0, ge=0, le=1)
     """Lowest pass rate of a task, over its judged samples."""
     max_pass_rate: float = Field(1.0, ge=0, le=1)
@@ -83,10 +88,26 @@ def rate_of(attempts: list[Attempt]) -> Rate:
     return Rate(counts["pass"], counts["pass"] + counts["fail"])
 
 
-def broken_rule(attempt: Attempt, split: str, rate: float | None, config: Config) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a task says about the use of its samples."""
+
+    split: str
+    license: str
+
+
+def broken_terms(terms: Terms, config: Config) -> str | None:
+    """The first rule that a task or a collected trace breaks, None if it may be used."""
+    if terms.split != "train":
+        return "heldout"
+    return "license" if config.licenses is not None and terms.license not in config.licenses else None
+
+
+def broken_rule(attempt: Attempt, terms: Terms, rate: float | None, config: Config) -> str | None:
     """The first rule that an attempt breaks by itself, None if it may stay."""
+    unusable = broken_terms(terms, config)
     rules = (
-        ("heldout", split != "train"),
+        (unusable or "", unusable is not None),
         (f"not_complete:{attempt.outcome}", attempt.outcome != "complete"),
         (attempt.verdict, config.require_pass and attempt.verdict != "pass"),
         ("pass_rate_low", rate is not None and rate < config.min_pass_rate),
@@ -96,13 +117,13 @@ def broken_rule(attempt: Attempt, split: str, rate: float | None, config: Config
     return next((reason for reason, broken in rules if broken), None)
 
 
-def choose(attempts: list[Attempt], split: str, config: Config) -> dict[str, str]:
+def choose(attempts: list[Attempt], terms: Terms, config: Config) -> dict[str, str]:
     """Reasons by sample id for the attempts of one task that are not kept. Lower indices are preferred."""
     rate = rate_of(attempts).value
     reasons: dict[str, str] = {}
     kept: set[str] = set()
     for attempt in sorted(attempts, key=lambda a: (a.index, a.sample_id)):
-        reason = broken_rule(attempt, split, rate, config)
+        reason = broken_rule(attempt, terms, rate, config)
         if reason is None and attempt.answer in kept:
             reason = "duplicate_answer"
         if reason is None and config.max_per_task is not None and len(kept) >= config.max_per_task:
@@ -125,7 +146,7 @@ class Choice:
     """Kept samples by task; every task that has samples stands here."""
 
 
-def choose_all(samples: Iterator[Sample], verdicts: Path, splits: Mapping[str, str], config: Config) -> Choice:
+def choose_all(samples: Iterator[Sample], verdicts: Path, terms: Mapping[str, Terms], config: Config) -> Choice:
     """Decide about every sample. Holds ids and numbers, no texts.
 
     Raises UserError where samples, tasks and verdicts do not belong together.
@@ -139,14 +160,14 @@ def choose_all(samples: Iterator[Sample], verdicts: Path, splits: Mapping[str, s
     for sample in samples:
         if sample.sample_id not in found:
             raise UserError(f"{verdicts}: no verdict for sample {sample.sample_id}; run verify on these samples again")
-        if sample.task_id not in splits:
+        if sample.task_id not in terms:
             raise UserError(f"sample {sample.sample_id} answers task {sample.task_id}, which is not in --in tasks")
         verdict, _ = found[sample.sample_id]
         answer = content_id("answer", sample.messages)
         attempts[sample.task_id].append(
             Attempt(sample.sample_id, sample.index, sample.outcome, verdict, sample.num_output_tokens, answer)
         )
-    reasons = {name: choose(tried, splits[name], config) for name, tried in attempts.items()}
+    reasons = {name: choose(tried, terms[name], config) for name, tried in attempts.items()}
     return Choice(
         rates={name: rate_of(tried) for name, tried in attempts.items()},
         reasons={sample: reason for of_task in reasons.values() for sample, reason in of_task.items()},
@@ -193,20 +214,43 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     def samples() -> Iterator[Sample]:
         return itertools.islice(iter_table(inputs["samples"], Sample), config.limit)
 
-    splits, domains = {}, {}
+    terms, domains = {}, {}
     for task in iter_table(inputs["tasks"], Task):
-        splits[task.task_id], domains[task.task_id] = task.split, task.domain
-    choice = choose_all(samples(), inputs["verdicts"], splits, config)
+        terms[task.task_id], domains[task.task_id] = Terms(task.split, task.license), task.domain
+    choice = choose_all(samples(), inputs["verdicts"], terms, config)
     tasks = {task.task_id: task for task in iter_table(inputs["tasks"], Task) if choice.kept.get(task.task_id)}
-    sifted = write_sifted(output, Trace, make_traces(samples(), tasks, choice), config.max_rejected)
+    collected = Counter[str]()
+    records = make_traces(samples(), tasks, choice)
+    if "collected" in inputs:
+        others = itertools.islice(iter_table(inputs["collected"], Trace), config.limit)
+        records = itertools.chain(records, pass_collected(others, config, collected))
+    sifted = write_sifted(output, Trace, records, config.max_rejected)
     return {
-        "samples": sifted.read,
+        "samples": sifted.read - collected["read"],
+        **({f"collected_{name}": collected[name] for name in ("read", "kept")} if "collected" in inputs else {}),
         "kept": sifted.kept,
         **sifted.report(),
         "tasks_with_kept": sum(1 for kept in choice.kept.values() if kept),
         "tasks_without": sum(1 for kept in choice.kept.values() if not kept),
         **by_domain(choice, domains),
     }
+
+
+def pass_collected(traces: Iterator[Trace], config: Config, counts: Counter[str]) -> Iterator[Trace | Rejected]:
+    """Collected traces that break no rule that applies to them; `counts` gets how many were read and kept."""
+    for trace in traces:
+        counts["read"] += 1
+        judged = config.require_pass and trace.verdict not in ("pass", "not_checked")
+        reason = broken_terms(Terms(trace.split, trace.license), config) or (trace.verdict if judged else None)
+        tokens = trace.num_output_tokens
+        if reason is None and config.max_output_tokens is not None and (tokens or 0) > config.max_output_tokens:
+            reason = "too_long"
+        if reason is None:
+            counts["kept"] += 1
+            yield trace
+        else:
+            evidence = {"source": trace.source, "source_id": trace.source_id, "verdict": trace.verdict}
+            yield Rejected(trace.trace_id, "filter", reason, canonical_json(evidence))
 
 
 def by_domain(choice: Choice, domains: Mapping[str, str]) -> Report:

@@ -3,19 +3,18 @@
 In: traces (only split `train`) and the model folder whose tokenizer and template are used. Out: `packed/` with
 `input_ids`, `labels` (-100 where there is no loss), `seq_lengths` and `trace_ids` of each row, `rejected/`, and
 `packing.json` with the numbers and the hashes of tokenizer and template. Documents are never cut: traces in =
-documents + rejected + skipped (those of another split or domain).
+documents + rejected + skipped (those of another split).
 
-    warmstart pack --config configs/demo/pack.yaml --set phase=general --in traces=data/demo/filter \\
+    warmstart pack --config configs/demo/pack.yaml --set phase=general --in traces=data/demo/mix/general \\
         --in tokenizer=data/demo/base --out data/demo/pack/general --report reports/demo/pack/general.json
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from pipeline.chat.mask import Document, Refusal, encode
@@ -24,12 +23,12 @@ from pipeline.chat.template import ChatFormat, load_chat_format
 from pipeline.cluster import map_tasks
 from pipeline.config import StageConfig, StrictModel, load_machine
 from pipeline.errors import UserError
-from pipeline.records import Rejected, Report, canonical_json, content_id
-from pipeline.shards import TableWriter, read_manifest, shard_paths, write_json, write_table
+from pipeline.records import Rejected, Report, Trace, canonical_json, content_id
+from pipeline.shards import Part, TableWriter, iter_part, split_parts, write_json, write_table
 from pipeline.train.rows import PACKED_SCHEMA, PACKED_TABLE
 
 INPUTS: Mapping[str, str] = {
-    "traces": "traces to train on",
+    "traces": "traces to train on, output of `mix`",
     "tokenizer": "model folder with the student's tokenizer and chat template",
 }
 
@@ -39,8 +38,6 @@ class PhaseConfig(StrictModel):
 
     row_length: int = Field(ge=8)
     """Tokens a row holds at most; longer documents are rejected."""
-    domains: list[str] | None = None
-    """Domains that take part; left out, all do."""
 
 
 class Config(StageConfig):
@@ -59,32 +56,13 @@ class Config(StageConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One shard of traces and how many of its first rows to read."""
-
-    shard: Path
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Encoded:
     """What became of a part's traces."""
 
     documents: list[tuple[str, Document]]
     rejected: list[Rejected]
     skipped: int
-    """Traces of another split or domain."""
-
-
-def split_parts(traces: Path, limit: int | None) -> list[Part]:
-    """The shards to read, cut at the limit."""
-    parts = []
-    left = limit if limit is not None else read_manifest(traces, "traces").rows
-    for path, shard in zip(shard_paths(traces, "traces"), read_manifest(traces, "traces").shards, strict=True):
-        if left > 0:
-            parts.append(Part(path, min(left, shard.rows)))
-        left -= shard.rows
-    return parts
+    """Traces of another split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +78,16 @@ class EncodePart:
         documents: list[tuple[str, Document]] = []
         rejected: list[Rejected] = []
         skipped = 0
-        for trace_id, split, domain, messages, tools in _read_rows(part):
-            if split != "train" or (self.phase.domains is not None and domain not in self.phase.domains):
+        for trace in iter_part(part, Trace):
+            if trace.split != "train":
                 skipped += 1
                 continue
-            found = encode_trace(chat, messages, tools, self.phase.row_length)
+            found = encode_trace(chat, trace.messages, trace.tools, self.phase.row_length)
             if isinstance(found, Refusal):
-                rejected.append(Rejected(trace_id, "pack", found.reason, canonical_json(found.evidence)))
+                rejected.append(Rejected(trace.trace_id, "pack", found.reason, canonical_json(found.evidence)))
             else:
-                documents.append((trace_id, found))
+                documents.append((trace.trace_id, found))
         return Encoded(documents, rejected, skipped)
-
-
-def _read_rows(part: Part) -> Iterator[tuple[str, str, str, str, str | None]]:
-    columns = ["trace_id", "split", "domain", "messages", "tools"]
-    left = part.rows
-    for batch in pq.ParquetFile(part.shard).iter_batches(columns=columns):
-        yield from list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))[:left]
-        left -= min(left, batch.num_rows)
-        if not left:
-            return
 
 
 def encode_trace(chat: ChatFormat, messages: str, tools: str | None, row_length: int) -> Document | Refusal:
@@ -150,10 +118,15 @@ def write_rows(output: Path, rows: Sequence[list[str]], documents: Mapping[str, 
             )
 
 
+def training_traces(path: Path) -> Path:
+    """The table to train on: `train/` of a mix, or a table of traces as it is."""
+    return path / "train" if (path / "train").is_dir() else path
+
+
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Encode every trace of the phase, pack the documents, write rows and rejected traces."""
     phase = config.chosen()
-    parts = split_parts(inputs["traces"], config.limit)
+    parts = split_parts(training_traces(inputs["traces"]), Trace, config.limit)
     encoded: dict[int, Encoded] = dict(map_tasks(EncodePart(inputs["tokenizer"], phase), parts, load_machine().workers))
     ordered = [encoded[index] for index in range(len(parts))]
     rejected = [row for part in ordered for row in part.rejected]
@@ -202,7 +175,7 @@ def check_budget(config: Config, report: Report, output: Path) -> None:
         )
     if not report["documents"]:
         raise UserError(
-            f"phase {config.phase}: no trace is left to pack ({report['skipped']} of another split or domain, "
-            f"{rejected} rejected{': ' + reasons if reasons else ''}); widen phases.{config.phase}.domains or "
+            f"phase {config.phase}: no trace is left to pack ({report['skipped']} of another split, "
+            f"{rejected} rejected{': ' + reasons if reasons else ''}); widen phases.{config.phase} in the mix or "
             "collect more traces"
         )

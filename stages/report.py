@@ -105,7 +105,9 @@ class Run:
             ("complete answers", self.number_of("generate", "complete")),
             ("verified right", counts.verdicts["pass"] if counts.verdicts else None),
             ("kept traces", self.number_of("filter", "kept")),
-            ("packed, all phases", self.number_of("pack", "packed")),
+            ("asking something new", self.number_of("dedup", "kept")),
+            ("free of held-out tasks", self.number_of("decontaminate", "kept")),
+            ("packed, all phases", self.number_of("pack", "documents")),
         )
         return [(name, value) for name, value in steps if value is not None]
 

@@ -11,21 +11,23 @@ by `function` and `tests` (verifier code):
 """
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.config import StageConfig
 from pipeline.records import Rejected, Report, Task, canonical_json, content_id, prompt_id_of
 from pipeline.shards import write_sifted
-from pipeline.sources import AnySource, Columns, FileSource, Found, iter_sources
+from pipeline.sources import AnySource, Columns, Found, ReasoningGym, TaskFile, iter_sources
+from pipeline.sources.fields import CodeReference, MathReference, explain, named_fields
 
 INPUTS: Mapping[str, str] = {}
 OPTIONAL_INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.path` names"}
+
+TaskFound = Found[TaskFile | ReasoningGym]
 
 
 class Config(StageConfig):
@@ -53,14 +55,6 @@ class Message(BaseModel):
     content: str = Field(pattern=r"\S")
 
 
-class CodeTest(BaseModel):
-    """One call of the function and its result."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-    args: list[Any]
-    expected: Any
-
-
 class Row(BaseModel):
     """Fields that every row has."""
 
@@ -77,39 +71,18 @@ class Row(BaseModel):
         return messages
 
 
-class MathRow(Row):
+class MathRow(MathReference, Row):
     """A row judged by its answer."""
 
-    answer: Annotated[str, Field(pattern=r"\S")] | int | float
 
-    def reference(self) -> dict[str, Any]:
-        """The answer as text."""
-        return {"answer": self.answer if isinstance(self.answer, str) else canonical_json(self.answer)}
-
-
-class CodeRow(Row):
+class CodeRow(CodeReference, Row):
     """A row judged by tests."""
-
-    function: str = Field(pattern=r"^[A-Za-z_]\w*$")
-    tests: list[CodeTest] = Field(min_length=1)
-
-    def reference(self) -> dict[str, Any]:
-        """The function's name and its tests."""
-        return {"function": self.function, "tests": [test.model_dump() for test in self.tests]}
 
 
 ROW_TYPES: Mapping[str, type[MathRow | CodeRow]] = {"math": MathRow, "code": CodeRow}
-REASONS = {
-    "missing": "missing_field",
-    "too_short": "empty_field",
-    "extra_forbidden": "unknown_field",
-    "value_error": "bad_messages",
-    "string_unicode": "bad_value",
-}
-"""Pydantic's names of errors to ours; any other is `wrong_type`."""
 
 
-def make_task(found: Found, config: Config) -> Task | Rejected:
+def make_task(found: TaskFound, config: Config) -> Task | Rejected:
     """Check one record and name it by content."""
     if found.problem:
         return found.rejected("tasks", found.problem, found=found.excerpt)
@@ -123,12 +96,8 @@ def make_task(found: Found, config: Config) -> Task | Rejected:
         told, reference = canonical_json(messages), canonical_json(row.reference())
         (told + reference + (tools or "") + str(row.id)).encode()
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = REASONS.get(first["type"], "wrong_type")
-        if first["type"] == "string_pattern_mismatch" and not str(first["input"]).strip():
-            reason = "empty_field"
-        field = ".".join(str(part) for part in first["loc"])
-        return found.rejected("tasks", reason, field=field, rule=first["msg"], found=ascii(first["input"])[:200])
+        reason, evidence = explain(error)
+        return found.rejected("tasks", reason, **evidence)
     except (ValueError, TypeError) as error:  # NaN, dates, half of a surrogate pair
         return found.rejected("tasks", "bad_value", rule=str(error)[:200])
     prompt_id = prompt_id_of(messages)
@@ -148,24 +117,10 @@ def make_task(found: Found, config: Config) -> Task | Rejected:
     )
 
 
-def _known_fields(found: Found) -> dict[str, Any]:
-    """Fields under our names: a prompt becomes messages, nested fields given as JSON text are parsed."""
-    columns = found.source.columns if isinstance(found.source, FileSource) else Columns()
-    named = {ours: found.fields.get(theirs) for ours, theirs in columns.model_dump().items()}
-    fields = {name: value for name, value in named.items() if value is not None}  # null is absent
-    for name in ("messages", "tools", "tests"):
-        if isinstance(fields.get(name), str):
-            try:
-                fields[name] = json.loads(fields[name])
-            except (ValueError, RecursionError):
-                continue  # stays text, which the row refuses as a wrong type
-    if isinstance(fields.get("messages"), list):  # a Parquet struct has every key, null where a message lacks it
-        fields["messages"] = [
-            {key: value for key, value in message.items() if value is not None}
-            if isinstance(message, dict)
-            else message
-            for message in fields["messages"]
-        ]
+def _known_fields(found: TaskFound) -> dict[str, Any]:
+    """Fields under our names, with the prompt as messages."""
+    columns = found.source.columns if isinstance(found.source, TaskFile) else Columns()
+    fields = named_fields(found.fields, columns)
     prompt = fields.pop("prompt", None)
     if prompt is not None and "messages" not in fields:
         fields["messages"] = [{"role": "user", "content": prompt}]
@@ -178,7 +133,7 @@ def split_of(prompt_id: str, config: Config) -> str:
     return "heldout" if position < config.heldout_fraction else "train"
 
 
-def make_tasks(records: Iterable[Found], config: Config) -> Iterator[Task | Rejected]:
+def make_tasks(records: Iterable[TaskFound], config: Config) -> Iterator[Task | Rejected]:
     """One task or rejected row a record; of equal tasks the first stays."""
     places: dict[str, str] = {}
     for found in records:

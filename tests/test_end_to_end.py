@@ -41,11 +41,18 @@ def test_no_row_is_lost_from_tasks_to_packed(project):
     assert [(s.task_id, s.index) for s in samples] == [(t, i) for t in train for i in range(per_task)]
     assert [v.sample_id for v in verdicts] == [s.sample_id for s in samples]
     traces, rejected = rows(project, "filter", Trace), rows(project, "filter", Rejected)
-    assert {t.trace_id for t in traces} | {r.id for r in rejected} == {s.sample_id for s in samples}
-    assert len(traces) + len(rejected) == len(samples)
-    assert traces and all(trace.verdict == "pass" and trace.split == "train" for trace in traces)
-    packed = project.report("pack/general")
-    assert packed["documents"] + packed["rejected"] == len(traces)
+    collected = rows(project, "collect", Trace)
+    assert {r.id for r in rejected} <= {s.sample_id for s in samples} | {t.trace_id for t in collected}
+    assert len(traces) + len(rejected) == len(samples) + len(collected)
+    assert traces and all(trace.split == "train" for trace in traces)
+    others = {trace.trace_id for trace in collected}
+    assert all(trace.verdict == "pass" or trace.trace_id in others for trace in traces)
+    for stage in ("dedup", "decontaminate"):
+        before, traces = len(traces), rows(project, stage, Trace)
+        assert len(traces) + len(rows(project, stage, Rejected)) == before
+    mixed, packed = project.report("mix/general"), project.report("pack/general")
+    assert mixed["train"] + mixed["val"] + mixed["rejected"] == len(traces)
+    assert packed["documents"] + packed["rejected"] == mixed["train"]
 
 
 def test_the_servers_own_counters_agree_with_the_samples_on_disk(project):
@@ -105,5 +112,5 @@ def test_a_second_repro_runs_nothing_and_a_threshold_reruns_filter_and_what_foll
     finally:
         config.write_text(before)
     running = {line.split("'")[1].split(":")[-1] for line in planned.splitlines() if line.startswith("Running stage")}
-    assert "filter" in running and "pack@general" in running
-    assert not running & {"base", "tasks", "generate", "verify"}
+    assert "filter" in running
+    assert not running & {"base", "tasks", "generate", "verify", "collect"}

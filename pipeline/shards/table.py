@@ -169,3 +169,35 @@ def iter_table(path: Path, record_type: type[RecordT]) -> Iterator[RecordT]:
         for batch in pq.ParquetFile(shard).iter_batches(columns=names):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 yield record_type(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shard of a table and how many of its first rows to read: the unit that is sent to a worker."""
+
+    shard: Path
+    rows: int
+
+
+def split_parts(path: Path, record_type: type[RecordT], limit: int | None) -> list[Part]:
+    """The shards of a table as parts, cut at the limit."""
+    name = table_name(record_type)
+    manifest = read_manifest(path, name)
+    parts = []
+    left = limit if limit is not None else manifest.rows
+    for shard, info in zip(shard_paths(path, name), manifest.shards, strict=True):
+        if left > 0:
+            parts.append(Part(shard, min(left, info.rows)))
+        left -= info.rows
+    return parts
+
+
+def iter_part(part: Part, record_type: type[RecordT]) -> Iterator[RecordT]:
+    """Stream the records of a part in order."""
+    left = part.rows
+    for batch in pq.ParquetFile(part.shard).iter_batches(columns=schema_of(record_type).names):
+        for row in list(zip(*(column.to_pylist() for column in batch.columns), strict=True))[:left]:
+            yield record_type(*row)
+        left -= min(left, batch.num_rows)
+        if not left:
+            return

@@ -3,16 +3,18 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UserError
-from pipeline.sources.types import Found, Jsonl, Parquet, ReasoningGym
+from pipeline.sources.types import CollectedFile, Found, ReasoningGym, TaskFile
+
+FileT = TypeVar("FileT", TaskFile, CollectedFile)
 
 
-def iter_jsonl(source: Jsonl, path: Path) -> Iterator[Found]:
+def iter_jsonl(source: FileT, path: Path) -> Iterator[Found[FileT]]:
     """Rows of a JSONL file; blank lines are no rows. A line that is not one JSON object in UTF-8 carries a problem."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -37,17 +39,19 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def iter_parquet(source: Parquet, path: Path) -> Iterator[Found]:
-    """Rows of a Parquet file. Raises UserError if it is none, or holds neither prompts nor messages."""
+def iter_parquet(source: FileT, path: Path) -> Iterator[Found[FileT]]:
+    """Rows of a Parquet file. Raises UserError if it is none, or lacks the columns that a row is made from."""
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: source {source.name} cannot be read as Parquet ({error})") from None
     present = file.schema_arrow.names
-    if not {source.columns.prompt, source.columns.messages} & set(present):
+    main = _main_columns(source)
+    if not set(main) & set(present):
+        names = " nor ".join(f"`{name}`" for name in main)
         raise UserError(
-            f"{path}: source {source.name} has neither a column `{source.columns.prompt}` nor "
-            f"`{source.columns.messages}`; name the right one under `columns`, found: {', '.join(present)}"
+            f"{path}: source {source.name} has {'neither a' if len(main) > 1 else 'no'} column {names}; "
+            f"name the right one under `columns`, found: {', '.join(present)}"
         )
     wanted = [name for name in source.columns.model_dump().values() if name in present]
     rows = (row for batch in file.iter_batches(columns=wanted) for row in batch.to_pylist())
@@ -55,7 +59,15 @@ def iter_parquet(source: Parquet, path: Path) -> Iterator[Found]:
         yield Found(source, f"{source.path}:{number}", str(number), source.revision, row)
 
 
-def iter_reasoning_gym(source: ReasoningGym) -> Iterator[Found]:
+def _main_columns(source: TaskFile | CollectedFile) -> list[str]:
+    columns = source.columns
+    if isinstance(source, TaskFile):
+        return [columns.prompt, columns.messages]
+    by_format = {"messages": "messages", "prompt_completion": "completion", "sharegpt": "conversations"}
+    return [str(getattr(columns, by_format[source.format]))]
+
+
+def iter_reasoning_gym(source: ReasoningGym) -> Iterator[Found[ReasoningGym]]:
     """Tasks of a generator. Raises UserError for an unknown generator or settings that it refuses."""
     import warnings
     from importlib.metadata import version
@@ -78,22 +90,35 @@ def iter_reasoning_gym(source: ReasoningGym) -> Iterator[Found]:
         yield Found(source, f"{source.generator}:{number}", str(number), revision, fields)
 
 
-def iter_sources(sources: Sequence[Jsonl | Parquet | ReasoningGym], folder: Path | None) -> Iterator[Found]:
+def iter_sources(
+    sources: Sequence[TaskFile | ReasoningGym], folder: Path | None
+) -> Iterator[Found[TaskFile | ReasoningGym]]:
     """Every record of every source in order. Raises UserError for a source that is missing or empty."""
-    paths = {s.name: _path_of(s, folder) for s in sources if not isinstance(s, ReasoningGym)}
+    paths = {source.name: _path_of(source, folder) for source in sources if isinstance(source, TaskFile)}
     for source in sources:
-        if isinstance(source, ReasoningGym):
+        if isinstance(source, TaskFile):
+            yield from _iter_file(source, paths[source.name])
+        else:
             yield from iter_reasoning_gym(source)
-            continue
-        path, empty = paths[source.name], True
-        for found in iter_jsonl(source, path) if isinstance(source, Jsonl) else iter_parquet(source, path):
-            empty = False
-            yield found
-        if empty:
-            raise UserError(f"{path}: source {source.name} has no rows; fill the file or leave the source out")
 
 
-def _path_of(source: Jsonl | Parquet, folder: Path | None) -> Path:
+def iter_collected(sources: Sequence[CollectedFile], folder: Path) -> Iterator[Found[CollectedFile]]:
+    """Every row of every file in order. Raises UserError for a file that is missing or empty."""
+    paths = [_path_of(source, folder) for source in sources]
+    for source, path in zip(sources, paths, strict=True):
+        yield from _iter_file(source, path)
+
+
+def _iter_file(source: FileT, path: Path) -> Iterator[Found[FileT]]:
+    empty = True
+    for found in iter_jsonl(source, path) if source.type == "jsonl" else iter_parquet(source, path):
+        empty = False
+        yield found
+    if empty:
+        raise UserError(f"{path}: source {source.name} has no rows; fill the file or leave the source out")
+
+
+def _path_of(source: TaskFile | CollectedFile, folder: Path | None) -> Path:
     if folder is None:
         raise UserError(f"source {source.name} reads the file {source.path}; give its folder with --in sources=DIR")
     path = folder / source.path

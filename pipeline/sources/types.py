@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -36,8 +36,6 @@ class Source(StrictModel):
     """Name of the source in records and reports."""
     domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Group that quotas and reports go by, such as math or code."""
-    verifier: Literal["math", "code"]
-    """Who judges an answer."""
     license: str = Field(min_length=1)
     """SPDX name of the licence."""
     system: str | None = None
@@ -49,8 +47,6 @@ class FileSource(Source):
 
     path: str = Field(min_length=1)
     """File, relative to the sources folder."""
-    columns: Columns = Columns()
-    """Names of the fields in the file."""
     revision: str | None = None
     """Version of the file's content, such as a commit."""
 
@@ -62,13 +58,24 @@ class FileSource(Source):
         return path
 
 
-class Jsonl(FileSource):
+class TaskFile(FileSource):
+    """A file of tasks."""
+
+    type: Literal["jsonl", "parquet"]
+    """How the file is written."""
+    verifier: Literal["math", "code"]
+    """Who judges an answer."""
+    columns: Columns = Columns()
+    """Names of the fields in the file."""
+
+
+class Jsonl(TaskFile):
     """One JSON object a line."""
 
     type: Literal["jsonl"]
 
 
-class Parquet(FileSource):
+class Parquet(TaskFile):
     """One Parquet file; nested fields may be JSON text."""
 
     type: Literal["parquet"]
@@ -92,15 +99,43 @@ class ReasoningGym(Source):
     """SPDX name of the licence."""
 
 
+class CollectedColumns(Columns):
+    """Where a file of conversations keeps each field."""
+
+    messages: str = "messages"
+    """The conversation (format messages)."""
+    completion: str = "completion"
+    """The answer, as text or messages (format prompt_completion)."""
+    conversations: str = "conversations"
+    """The conversation as a list of {from, value} (format sharegpt)."""
+    system: str = "system"
+    """System prompt of the row, where it stands apart."""
+
+
+class CollectedFile(FileSource):
+    """A file of conversations that others made: a set to train on."""
+
+    type: Literal["jsonl", "parquet"]
+    format: Literal["messages", "prompt_completion", "sharegpt"]
+    """How a row holds its conversation."""
+    teacher: str | None = None
+    """Who wrote the answers, where known."""
+    verifier: Literal["math", "code"] | None = None
+    """Who judges the answers of rows that carry a reference; the others stay `not_checked`."""
+    columns: CollectedColumns = CollectedColumns()
+    """Names of the fields in the file."""
+
+
+SourceT = TypeVar("SourceT", bound=Source, covariant=True)
 AnySource: TypeAlias = Annotated[Jsonl | Parquet | ReasoningGym, Field(discriminator="type")]
 """A source of any type, told apart by `type`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Generic[SourceT]):
     """One record as it stands in a source: its fields, or why there are none."""
 
-    source: Jsonl | Parquet | ReasoningGym
+    source: SourceT
     where: str
     source_id: str
     revision: str | None

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from pipeline.config import validate
 from pipeline.errors import UserError
 from pipeline.records import Rejected, Sample, Task, Trace, Verdict, canonical_json
 from pipeline.shards import iter_table, write_table
-from stages.filter import Attempt, Config, choose, rate_of, run
+from stages.filter import Attempt, Config, Terms, choose, rate_of, run
+from tests.made_traces import trace
 
 
 def config_of(**keys) -> Config:
@@ -26,7 +28,7 @@ def attempt(
 
 
 def reasons(attempts: list[Attempt], split: str = "train", **keys) -> list[str | None]:
-    found = choose(attempts, split, config_of(**keys))
+    found = choose(attempts, Terms(split, "MIT"), config_of(**keys))
     return [found.get(one.sample_id) for one in attempts]
 
 
@@ -95,8 +97,8 @@ CONFIGS = st.fixed_dictionaries(
 @settings(deadline=None)
 @given(attempts=ATTEMPTS, keys=CONFIGS, data=st.data())
 def test_what_is_kept_keeps_every_rule_in_any_order(attempts, keys, data):
-    found = choose(attempts, "train", config_of(**keys))
-    assert found == choose(data.draw(st.permutations(attempts)), "train", config_of(**keys))
+    found = choose(attempts, Terms("train", "MIT"), config_of(**keys))
+    assert found == choose(data.draw(st.permutations(attempts)), Terms("train", "MIT"), config_of(**keys))
     kept = [one for one in attempts if one.sample_id not in found]
     assert len(kept) + len(found) == len(attempts)
     assert all(one.verdict == "pass" and one.outcome == "complete" for one in kept)
@@ -201,3 +203,22 @@ def test_nothing_sampled_gives_empty_tables(inputs, tmp_path):
     report = run(config_of(), inputs, tmp_path / "out")
     assert (report["samples"], report["kept"], report["tasks_without"]) == (0, 0, 0)
     assert list(iter_table(tmp_path / "out", Trace)) == []
+
+
+def test_collected_traces_pass_the_rules_that_apply_to_them(inputs, tmp_path):
+    others = [
+        replace(trace(f"q{n}", "a"), verdict=verdict) for n, verdict in enumerate(["pass", "not_checked", "fail"])
+    ]
+    others += [replace(trace("nc", "a"), license="CC-BY-NC-4.0"), trace("held", "out", split="heldout")]
+    write_table(tmp_path / "collect", Trace, others)
+    given = {**inputs, "collected": tmp_path / "collect"}
+    report = run(config_of(licenses=["MIT", "Apache-2.0"]), given, tmp_path / "out")
+    assert (report["samples"], report["collected_read"], report["collected_kept"], report["kept"]) == (9, 5, 2, 4)
+    assert report["samples"] + report["collected_read"] == report["kept"] + report["rejected"]
+    reasons = {row.id: row.reason for row in iter_table(tmp_path / "out", Rejected)}
+    assert [reasons.get(t.trace_id) for t in others] == [None, None, "fail", "license", "heldout"]
+
+
+def test_a_licence_that_is_not_listed_rejects_samples_too(inputs, tmp_path):
+    report = run(config_of(licenses=["Apache-2.0"]), inputs, tmp_path / "out")
+    assert (report["kept"], report["rejected_license"], report["rejected_heldout"]) == (0, 6, 3)

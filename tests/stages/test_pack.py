@@ -20,7 +20,7 @@ def inputs(tmp_path):
 
 
 def config(**values):
-    phases = {"general": {"row_length": 128}, "agentic": {"row_length": 128, "domains": ["code"]}}
+    phases = {"general": {"row_length": 128}}
     return Config.model_validate({"phase": "general", "phases": phases, **values})
 
 
@@ -66,10 +66,11 @@ def test_rows_hold_whole_documents_within_the_length_and_train_something(inputs,
             start += length
 
 
-def test_a_phase_takes_its_domains_only(inputs, tmp_path):
-    write_table(inputs["traces"], Trace, TRACES)
-    report = run(config(phase="agentic"), inputs, tmp_path / "out")
-    assert (report["documents"], report["skipped"]) == (5, 15)
+def test_of_a_mix_the_training_table_is_packed(inputs, tmp_path):
+    write_table(inputs["traces"], Trace, TRACES[:3])
+    (inputs["traces"] / "traces").rename(inputs["traces"] / "train")
+    write_table(inputs["traces"] / "val", Trace, TRACES[3:])
+    assert run(config(), inputs, tmp_path / "out")["documents"] == 3
 
 
 def test_order_of_traces_shards_and_workers_do_not_change_a_byte(inputs, tmp_path, monkeypatch):
@@ -104,9 +105,10 @@ def test_the_limit_counts_input_records(inputs, tmp_path):
 
 def test_an_unknown_phase_an_empty_one_and_too_many_rejects_are_user_errors(inputs, tmp_path):
     write_table(inputs["traces"], Trace, [trace("long", "x" * 200), trace("a", "b")])
-    with pytest.raises(UserError, match="general, agentic"):
+    write_table(tmp_path / "heldout", Trace, [trace("held", "out", split="heldout")])
+    with pytest.raises(UserError, match="the phases are general"):
         run(config(phase="third"), inputs, tmp_path / "1")
     with pytest.raises(UserError, match="no trace is left to pack"):
-        run(config(phase="agentic"), inputs, tmp_path / "2")
+        run(config(), {**inputs, "traces": tmp_path / "heldout"}, tmp_path / "2")
     with pytest.raises(UserError, match="too_long 1"):
         run(config(max_rejected=0.4), inputs, tmp_path / "3")

@@ -20,7 +20,7 @@ REPORTS = {
     "generate": {"requested": 16, "complete": 14, "reused": 3, "server_requests": 4, "server_generated_tokens": 640},
     "verify": {"pass": 6, "fail": 9, "unknown": 1},
     "filter": {"samples": 16, "kept": 5, "rejected": 11, "rejected_fail": 8, "rejected_unknown": 1},
-    "pack/general": {"packed": 5, "rows": 2},
+    "pack/general": {"documents": 5, "rows": 2},
     "sft/general": {"engine": "DeepSpeedEngine", "world_size": 2, "steps": 3, "zero_stage": 2, HOSTILE: HOSTILE},
     "evaluate": {
         "tasks": 2,

@@ -1,0 +1,1 @@
+"""Curate traces: near-duplicates, leaks of benchmarks, mixes."""
