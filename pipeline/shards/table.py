@@ -1,5 +1,6 @@
 """A table is a folder: `part-00000.parquet`, ... and `manifest.json` with rows, bytes and sha256 of each shard."""
 
+import contextlib
 import json
 import os
 import uuid
@@ -112,7 +113,8 @@ class TableWriter:
             shards = [asdict(shard) for shard in self._shards]
             write_json(self._folder / "manifest.json", {"table": self._name, "rows": self.rows, "shards": shards})
         elif self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):  # on a full disk closing fails like writing did
+                self._writer.close()
         self._temporary.unlink(missing_ok=True)
 
 
@@ -135,14 +137,17 @@ def table_folder(path: Path, name: str) -> Path:
     )
 
 
-def read_manifest(path: Path, name: str) -> Manifest:
-    """Read a table's manifest. Raises UserError where there is none or it belongs to another table."""
-    file = table_folder(path, name) / "manifest.json"
+def read_manifest(path: Path, name: str | None = None) -> Manifest:
+    """Read a table's manifest. Raises UserError where there is none or it belongs to another table.
+
+    Without a name `path` is the folder of any table.
+    """
+    file = (table_folder(path, name) if name else path) / "manifest.json"
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{file}: not valid JSON ({error}); run the stage that wrote it again") from None
-    if value["table"] != name:
+    if name and value["table"] != name:
         raise UserError(f"{file}: holds the table `{value['table']}`, but `{name}` is needed here")
     return Manifest(value["table"], value["rows"], tuple(ShardInfo(**shard) for shard in value["shards"]))
 
