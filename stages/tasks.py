@@ -4,10 +4,11 @@ in:   sources  a folder of JSONL and Parquet files, named in the config relative
 out:  tasks/     one row a task, in the order of the sources
       rejected/  bad and repeated rows, with the place they come from
 
-A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math) or
-by `function` and `tests` (verifier code):
+A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math),
+by `function` and `tests` (verifier code) or by `constraints` on the answer's form (verifier instruction):
 
   {"prompt": "Write a function add(a, b).", "function": "add", "tests": [{"args": [1, 2], "expected": 3}]}
+  {"prompt": "Describe the sea in at most 20 words.", "constraints": [{"type": "max_words", "n": 20}]}
 """
 
 import itertools
@@ -20,9 +21,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.config import StageConfig
+from pipeline.errors import UserError
 from pipeline.records import Rejected, Report, Task, canonical_json, content_id, prompt_id_of
-from pipeline.shards import write_sifted
+from pipeline.shards import iter_table, write_sifted
 from pipeline.sources import AnySource, Columns, FileSource, Found, iter_sources
+from pipeline.verify.constraints import Constraint
 
 INPUTS: Mapping[str, str] = {}
 OPTIONAL_INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.path` names"}
@@ -98,13 +101,30 @@ class CodeRow(Row):
         return {"function": self.function, "tests": [test.model_dump() for test in self.tests]}
 
 
-ROW_TYPES: Mapping[str, type[MathRow | CodeRow]] = {"math": MathRow, "code": CodeRow}
+class InstructionRow(Row):
+    """A row judged by the form of the answer."""
+
+    constraints: list[Constraint] = Field(min_length=1)
+
+    def reference(self) -> dict[str, Any]:
+        """The constraints with what they leave to defaults."""
+        return {"constraints": [constraint.model_dump() for constraint in self.constraints]}
+
+
+ROW_TYPES: Mapping[str, type[MathRow | CodeRow | InstructionRow]] = {
+    "math": MathRow,
+    "code": CodeRow,
+    "instruction": InstructionRow,
+}
 REASONS = {
     "missing": "missing_field",
     "too_short": "empty_field",
     "extra_forbidden": "unknown_field",
     "value_error": "bad_messages",
     "string_unicode": "bad_value",
+    "greater_than_equal": "bad_value",
+    "union_tag_invalid": "unknown_constraint",
+    "union_tag_not_found": "missing_field",
 }
 """Pydantic's names of errors to ours; any other is `wrong_type`."""
 
@@ -153,7 +173,7 @@ def _known_fields(found: Found) -> dict[str, Any]:
     columns = found.source.columns if isinstance(found.source, FileSource) else Columns()
     named = {ours: found.fields.get(theirs) for ours, theirs in columns.model_dump().items()}
     fields = {name: value for name, value in named.items() if value is not None}  # null is absent
-    for name in ("messages", "tools", "tests"):
+    for name in ("messages", "tools", "tests", "constraints"):
         if isinstance(fields.get(name), str):
             try:
                 fields[name] = json.loads(fields[name])
@@ -191,6 +211,12 @@ def make_tasks(records: Iterable[Found], config: Config) -> Iterator[Task | Reje
         yield task
 
 
+def first_rejected(output: Path) -> str:
+    """Why and where the first record was rejected."""
+    row = next(iter_table(output, Rejected))
+    return f"{row.reason} {row.evidence:.300}"
+
+
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Write tasks and rejected rows. Raises UserError for a missing or empty source or too many rejected rows."""
     counts: Counter[str] = Counter()
@@ -205,6 +231,11 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
             yield item
 
     sifted = write_sifted(output, Task, counted(), config.max_rejected)
+    if sifted.kept == 0:
+        reasons = ", ".join(f"{name} {count}" for name, count in sifted.reasons.most_common())
+        raise UserError(
+            f"no task is left: all {sifted.read} records were rejected ({reasons}); the first: {first_rejected(output)}"
+        )
     overlap = len(prompts["train"] & prompts["heldout"])
     assert overlap == 0, f"{overlap} prompts stand in both splits"
     report: Report = {"read": sifted.read, "tasks": sifted.kept, "train": counts["train"], "heldout": counts["heldout"]}

@@ -12,8 +12,8 @@ from pipeline.errors import UserError
 
 NEED_MEMORY_GB = 6.0
 NEED_DISK_GB = 6.0
-"""For the demo beside installed environments, by arithmetic: three models of 0.3 GB, the DVC cache's copies of them where
-the disk can neither reflink nor hardlink, and two training checkpoints of 2 GB each while training runs."""
+"""For the demo beside installed environments, by arithmetic: three models of 0.3 GB, the DVC cache's copies of them
+where the disk can neither reflink nor hardlink, and two training checkpoints of 2 GB each while training runs."""
 
 
 def probe_python() -> Finding:

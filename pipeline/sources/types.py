@@ -25,6 +25,8 @@ class Columns(StrictModel):
     """Name of the function to write (code)."""
     tests: str = "tests"
     """List of {args, expected} (code)."""
+    constraints: str = "constraints"
+    """List of {type, ...}, what the answer's form must be (instruction)."""
     id: str = "id"
     """The row's name in its source; its line or row number where there is none."""
 
@@ -36,7 +38,7 @@ class Source(StrictModel):
     """Name of the source in records and reports."""
     domain: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Group that quotas and reports go by, such as math or code."""
-    verifier: Literal["math", "code"]
+    verifier: Literal["math", "code", "instruction"]
     """Who judges an answer."""
     license: str = Field(min_length=1)
     """SPDX name of the licence."""
@@ -53,6 +55,8 @@ class FileSource(Source):
     """Names of the fields in the file."""
     revision: str | None = None
     """Version of the file's content, such as a commit."""
+    rows: int | None = Field(None, ge=1)
+    """Take the first so many rows only."""
 
     @field_validator("path")
     @classmethod
@@ -86,7 +90,7 @@ class ReasoningGym(Source):
     """Tasks to make."""
     seed: int = 0
     """Seed of the generator."""
-    verifier: Literal["math", "code"] = "math"
+    verifier: Literal["math", "code", "instruction"] = "math"
     """Who judges an answer."""
     license: str = Field("Apache-2.0", min_length=1)
     """SPDX name of the licence."""

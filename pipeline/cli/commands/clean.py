@@ -44,7 +44,7 @@ class Leftover:
     @property
     def bytes(self) -> int:
         """Bytes on disk of the files in it."""
-        files = [self.path] if not self.path.is_dir() else [path for path in self.path.rglob("*")]
+        files = [self.path] if not self.path.is_dir() else list(self.path.rglob("*"))
         total = 0
         for file in files:
             with contextlib.suppress(FileNotFoundError):

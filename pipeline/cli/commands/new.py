@@ -168,15 +168,7 @@ def detect_columns(path: Path) -> Detected:
     rows, count = read_some(path)
     columns = sorted({key for row in rows for key in row})
     asking = _first(rows, PROMPTS, _is_question)
-    deciding: dict[str, str] = {}
-    for verifier, needed in (("code", ("function", "tests")), ("instruction", ("constraints",))):
-        if all(_share(rows, key, lambda value: value is not None) for key in needed):
-            deciding = {key: key for key in needed}
-            break
-    else:
-        verifier = "math"
-        if answer := _first(rows, ANSWERS, _is_answer):
-            deciding = {"answer": answer}
+    verifier, deciding = _deciding(rows)
     if not asking or not deciding:
         lacking = "a question" if not asking else "an answer"
         raise UserError(
@@ -185,6 +177,15 @@ def detect_columns(path: Path) -> Detected:
         )
     ours = "messages" if all(isinstance(row.get(asking), list) for row in rows if asking in row) else "prompt"
     return Detected(verifier, {ours: asking, **deciding}, count)
+
+
+def _deciding(rows: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+    """The verifier and the columns that it reads; no columns where there is no answer to be found."""
+    for verifier, needed in {"code": ("function", "tests"), "instruction": ("constraints",)}.items():
+        if all(_share(rows, key, lambda value: value is not None) for key in needed):
+            return verifier, {key: key for key in needed}
+    answer = _first(rows, ANSWERS, _is_answer)
+    return "math", {"answer": answer} if answer else {}
 
 
 def read_some(path: Path) -> tuple[list[dict[str, Any]], int]:
