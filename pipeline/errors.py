@@ -11,7 +11,10 @@ import os
 import sqlite3
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SAID = ("No space left on device", "os error 28", "database or disk is full", "Disk quota exceeded")
+_SAID = (
+    *("No space left on device", "os error 28", "database or disk is full", "Disk quota exceeded"),
+    *("PytorchStreamWriter failed writing", "] . unexpected pos "),  # torch.save
+)
 
 
 class UserError(Exception):

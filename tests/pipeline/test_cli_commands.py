@@ -108,10 +108,10 @@ def test_why_says_where_a_trace_was_silently_not_used(data, capsys):
 
 def test_why_refuses_an_unknown_and_an_ambiguous_beginning(data, capsys):
     assert "no task, sample, trace or rejected row below data" in problem_of(capsys, "why", "nothere")
-    one, two, *_ = data
-    common = os.path.commonprefix([one.task_id, two.task_id])
-    if common:
-        assert "ids begin so" in problem_of(capsys, "why", common)
+    rows = [Rejected(f"abcd{n}", "tasks", "duplicate", "{}") for n in range(3)]
+    write_table(Path("data/own/tasks"), Rejected, rows)
+    assert "abcd: 3 ids begin so" in problem_of(capsys, "why", "abcd")
+    assert "rejected row abcd2" in said_of(capsys, "why", "abcd2")
     assert "ID is empty" in problem_of(capsys, "why", "")
     assert "is no folder" in problem_of(capsys, "why", "ab", "--data", "elsewhere")
 

@@ -95,7 +95,9 @@ def judge(answer, *constraints):
     return judge_items([Item("k", "instruction", answer, "complete", reference)], Limits())[0]
 
 
-@pytest.mark.parametrize(("constraint", "right", "wrong"), LABELLED, ids=lambda v: v["type"] if "type" in v else "")
+@pytest.mark.parametrize(
+    ("constraint", "right", "wrong"), LABELLED, ids=lambda v: v.get("type", "") if isinstance(v, dict) else ""
+)
 def test_hand_labelled_answers(constraint, right, wrong):
     for answer in right:
         found = judge(answer, constraint)
