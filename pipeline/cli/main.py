@@ -110,15 +110,24 @@ def _run_command(command: str, rest: Sequence[str]) -> int:
 
 def _told(name: str, action: Callable[[], int]) -> int:
     """Run a stage or command, and tell in one screen what the user can mend; defects keep their traceback."""
+    stopped_by = signal.SIGINT
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Stop as Ctrl-C would: asyncio then ends its tasks in order, where an exception leaves their tracebacks."""
+        nonlocal stopped_by
+        stopped_by = signal.Signals(number)
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         return action()
     except UserError as error:
         problem = str(error)
-    except (KeyboardInterrupt, _Stopped) as stop:
+    except KeyboardInterrupt:
         print(f"warmstart {name}: stopped; what finished is kept, run the same command to go on", file=sys.stderr)
-        return stop.code if isinstance(stop, _Stopped) else 128 + signal.SIGINT
+        return 128 + stopped_by
     except Exception as error:
         where = full_disk(error)
         if where is not None:
@@ -132,16 +141,6 @@ def _told(name: str, action: Callable[[], int]) -> int:
             raise
     print(f"warmstart {name}: {problem}", file=sys.stderr)
     return 1
-
-
-class _Stopped(SystemExit):
-    """SIGTERM or SIGHUP; its code is what a shell gives for it, 128 + n."""
-
-    code: int
-
-
-def _stop(number: int, _: FrameType | None) -> None:
-    raise _Stopped(128 + number)
 
 
 def run_stage(stage: str, module: ModuleType, arguments: Arguments) -> int:
