@@ -43,7 +43,8 @@ need_packages() { # package:probe ...
 python_venv_works() { "$(find_python)" -c 'import ensurepip, venv' 2>/dev/null; }
 
 make_environment() { # folder
-    if ! [ -x "$1/bin/uv" ]; then
+    # A set-up that was cut short, or a Python that was removed since, may leave programs that do not run.
+    if ! { "$1/bin/python" -c "" && "$1/bin/uv" --version; } >/dev/null 2>&1; then
         "$(find_python)" -m venv --clear "$1"
         "$1/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" 2>/dev/null ||
             fail "pip could not install uv $uv_version into $1; is the package index reachable?"

@@ -4,10 +4,11 @@ in:   sources  a folder of JSONL and Parquet files, named in the config relative
 out:  tasks/     one row a task, in the order of the sources
       rejected/  bad and repeated rows, with the place they come from
 
-A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math) or
-by `function` and `tests` (verifier code):
+A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math),
+by `function` and `tests` (verifier code) or by `constraints` on the answer's form (verifier instruction):
 
   {"prompt": "Write a function add(a, b).", "function": "add", "tests": [{"args": [1, 2], "expected": 3}]}
+  {"prompt": "Describe the sea in at most 20 words.", "constraints": [{"type": "max_words", "n": 20}]}
 """
 
 import itertools
@@ -19,10 +20,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.config import StageConfig
+from pipeline.errors import UserError
 from pipeline.records import Rejected, Report, Task, canonical_json, content_id, prompt_id_of
-from pipeline.shards import write_sifted
+from pipeline.shards import iter_table, write_sifted
 from pipeline.sources import AnySource, Columns, Found, ReasoningGym, TaskFile, iter_sources
-from pipeline.sources.fields import CodeReference, MathReference, explain, named_fields
+from pipeline.sources.fields import CodeReference, InstructionReference, MathReference, explain, named_fields
 
 INPUTS: Mapping[str, str] = {}
 OPTIONAL_INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.path` names"}
@@ -79,7 +81,15 @@ class CodeRow(CodeReference, Row):
     """A row judged by tests."""
 
 
-ROW_TYPES: Mapping[str, type[MathRow | CodeRow]] = {"math": MathRow, "code": CodeRow}
+class InstructionRow(InstructionReference, Row):
+    """A row judged by the form of the answer."""
+
+
+ROW_TYPES: Mapping[str, type[MathRow | CodeRow | InstructionRow]] = {
+    "math": MathRow,
+    "code": CodeRow,
+    "instruction": InstructionRow,
+}
 
 
 def make_task(found: TaskFound, config: Config) -> Task | Rejected:
@@ -146,6 +156,12 @@ def make_tasks(records: Iterable[TaskFound], config: Config) -> Iterator[Task | 
         yield task
 
 
+def first_rejected(output: Path) -> str:
+    """Why and where the first record was rejected."""
+    row = next(iter_table(output, Rejected))
+    return f"{row.reason} {row.evidence:.300}"
+
+
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Write tasks and rejected rows. Raises UserError for a missing or empty source or too many rejected rows."""
     counts: Counter[str] = Counter()
@@ -160,6 +176,11 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
             yield item
 
     sifted = write_sifted(output, Task, counted(), config.max_rejected)
+    if sifted.kept == 0:
+        reasons = ", ".join(f"{name} {count}" for name, count in sifted.reasons.most_common())
+        raise UserError(
+            f"no task is left: all {sifted.read} records were rejected ({reasons}); the first: {first_rejected(output)}"
+        )
     overlap = len(prompts["train"] & prompts["heldout"])
     assert overlap == 0, f"{overlap} prompts stand in both splits"
     report: Report = {"read": sifted.read, "tasks": sifted.kept, "train": counts["train"], "heldout": counts["heldout"]}

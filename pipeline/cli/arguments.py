@@ -53,6 +53,18 @@ def parse_stage_arguments(stage: str, argv: Sequence[str]) -> Arguments:
     return Arguments(parsed.config, inputs, parsed.out, parsed.report, tuple(parsed.overrides), parsed.limit)
 
 
+def command_parser(command: str, module: ModuleType) -> argparse.ArgumentParser:
+    """The parser of a command: its docstring is the help, `add_arguments` says the rest."""
+    parser = _Parser(
+        prog=f"warmstart {command}",
+        description=(module.__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser
+
+
 def stage_help(stage: str, module: ModuleType) -> str:
     """The text of `warmstart STAGE --help`: what it does, inputs, arguments, every config key."""
     lines = [

@@ -1,19 +1,24 @@
-"""`warmstart STAGE --config FILE --in NAME=PATH ... --out DIR --report FILE [--set key=value ...] [--limit N]`."""
+"""`warmstart STAGE --config FILE --in NAME=PATH ... --out DIR --report FILE [--set key=value ...] [--limit N]`.
+
+Beside the stages stand the commands of `pipeline/cli/commands/`. Both are found by name and loaded only when run.
+"""
 
 import ast
 import importlib
+import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from pipeline.cli.arguments import Arguments, parse_stage_arguments, stage_help
-from pipeline.errors import UserError
+from pipeline.cli.arguments import Arguments, command_parser, parse_stage_arguments, stage_help
+from pipeline.errors import UserError, full_disk
 
 STAGES_FOLDER = Path(__file__).resolve().parents[2] / "stages"
+COMMANDS_FOLDER = Path(__file__).resolve().parent / "commands"
 FLOW = (
     *("base", "tasks", "generate", "verify", "collect", "filter", "dedup", "decontaminate", "mix"),
     *("pack", "sft", "evaluate", "handoff", "publish", "report"),
@@ -26,8 +31,17 @@ def stage_names() -> list[str]:
     return [name for name in FLOW if name in found] + sorted(found - set(FLOW))
 
 
-def _first_line(stage: str) -> str:
-    tree = ast.parse((STAGES_FOLDER / f"{stage}.py").read_text(encoding="utf-8"))
+def command_names() -> list[str]:
+    """The commands beside the stages, by name; `audit_template.py` is `audit-template`."""
+    return sorted(path.stem.replace("_", "-") for path in COMMANDS_FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def _file_of(command: str) -> Path:
+    return COMMANDS_FOLDER / f"{command.replace('-', '_')}.py"
+
+
+def _first_line(module: Path) -> str:
+    tree = ast.parse(module.read_text(encoding="utf-8"))
     return (ast.get_docstring(tree) or "").split("\n", 1)[0]
 
 
@@ -44,7 +58,10 @@ def general_help() -> str:
         "",
         "stages, in the order of the flow (`warmstart STAGE --help` explains each with every config key):",
     ]
-    lines += [f"  {name:<10} {_first_line(name)}" for name in stage_names()]
+    width = max(map(len, (*stage_names(), *command_names()))) + 1
+    lines += [f"  {name:<{width}} {_first_line(STAGES_FOLDER / f'{name}.py')}" for name in stage_names()]
+    lines += ["", "commands (`warmstart COMMAND --help` explains each):"]
+    lines += [f"  {name:<{width}} {_first_line(_file_of(name))}" for name in command_names()]
     lines += [
         "",
         "The environment variable WARMSTART_MACHINE names the machine file (configs/machines/, default local).",
@@ -53,48 +70,80 @@ def general_help() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0, 1 for a user error, 130 or 143 when stopped by a signal."""
+    """Run one command. Returns the exit code: 0, 1 for a user error, 128 + n when stopped by signal n."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(general_help())
         return 0
-    stage, *rest = arguments
-    if stage not in stage_names():
-        print(
-            f"warmstart: there is no stage `{stage}`; the stages are: {', '.join(stage_names())}",
-            file=sys.stderr,
-        )
-        return 1
+    name, *rest = arguments
+    if name in stage_names():
+        return _told(name, lambda: _run_stage_named(name, rest))
+    if name in command_names():
+        return _told(name, lambda: _run_command(name, rest))
+    print(
+        f"warmstart: there is no stage `{name}`; the stages are: {', '.join(stage_names())}; "
+        f"the commands are: {', '.join(command_names())}",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _run_stage_named(stage: str, rest: Sequence[str]) -> int:
     module = importlib.import_module(f"stages.{stage}")
     if any(word in ("-h", "--help") for word in rest):
         print(stage_help(stage, module))
         return 0
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+    return run_stage(stage, module, parse_stage_arguments(stage, rest))
+
+
+def _run_command(command: str, rest: Sequence[str]) -> int:
+    module = importlib.import_module(f"pipeline.cli.commands.{_file_of(command).stem}")
+    parser = command_parser(command, module)
+    if any(word in ("-h", "--help") for word in rest):
+        print(parser.format_help().rstrip())
+        return 0
     try:
-        return run_stage(stage, module, parse_stage_arguments(stage, rest))
+        code: int = module.run(parser.parse_args(rest))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `warmstart peek ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _told(name: str, action: Callable[[], int]) -> int:
+    """Run a stage or command, and tell in one screen what the user can mend; defects keep their traceback."""
+    stopped_by = signal.SIGINT
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Stop as Ctrl-C would: asyncio then ends its tasks in order, where an exception leaves their tracebacks."""
+        nonlocal stopped_by
+        stopped_by = signal.Signals(number)
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    try:
+        return action()
     except UserError as error:
-        print(f"warmstart {stage}: {error}", file=sys.stderr)
-        return 1
+        problem = str(error)
     except KeyboardInterrupt:
-        print(
-            f"warmstart {stage}: stopped; what finished is kept, run the same command to go on",
-            file=sys.stderr,
-        )
-        return 130
-    except OSError as error:
-        if error.errno != 28:  # ENOSPC
+        print(f"warmstart {name}: stopped; what finished is kept, run the same command to go on", file=sys.stderr)
+        return 128 + stopped_by
+    except Exception as error:
+        where = full_disk(error)
+        if where is not None:
+            problem = (
+                f"the disk is full{f' ({where})' if where else ''}; free some space and run the same command again, "
+                "what finished is kept"
+            )
+        elif isinstance(error, PermissionError) and error.filename:
+            problem = f"{os.fsdecode(error.filename)}: permission denied; give yourself access, or name another path"
+        else:
             raise
-        print(
-            f"warmstart {stage}: the disk is full ({error.filename or 'no file named'}); free some space and run "
-            "the same command again, what finished is kept",
-            file=sys.stderr,
-        )
-        return 1
-
-
-def _stop(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    print(f"warmstart {name}: {problem}", file=sys.stderr)
+    return 1
 
 
 def run_stage(stage: str, module: ModuleType, arguments: Arguments) -> int:

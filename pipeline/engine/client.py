@@ -54,6 +54,8 @@ async def ask_all(
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=30)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         working = asyncio.gather(*(work(session, server) for server in servers for _ in range(in_flight)))
+        # Looked at whatever ends us: asyncio prints the traceback of an error that nobody asked for.
+        working.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         try:
             left = len(asks)
             while left:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, full_disk
 from pipeline.records import canonical_json
 
 _LOOKUP = 500  # keys per query; SQLite allows 32,766 variables
@@ -47,6 +47,8 @@ class Ledger:
                 "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT, crc INTEGER) WITHOUT ROWID"
             )
         except (sqlite3.DatabaseError, OSError) as error:
+            if full_disk(error) is not None:
+                raise
             raise UserError(
                 f"{self.path}: the ledger cannot be opened ({error}); move the file away, or name another "
                 "folder under `ledger` in the machine file"
@@ -69,7 +71,8 @@ class Ledger:
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", rows)
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                self._db.execute("ROLLBACK")
             raise
 
     def get(self, keys: Sequence[str]) -> Iterator[tuple[str, Answer]]:

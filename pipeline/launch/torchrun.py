@@ -1,11 +1,13 @@
 """Start a training run with torchrun on this node, follow its metrics, and tell why when it fails."""
 
+import errno
 import os
 import sys
 import time
 from pathlib import Path
 
 from pipeline.config import Machine
+from pipeline.errors import says_disk_is_full
 from pipeline.progress import Progress, say
 from pipeline.train.metrics import read_metrics
 from pipeline.train.recipe import TrainSpec
@@ -59,7 +61,9 @@ def run_training(spec: TrainSpec, machine: Machine, steps: int) -> None:
     finally:
         process.stop()
     if code or not spec.result.exists():
-        raise RuntimeError(f"training ended with exit code {code}; the end of {log}:\n{log_tail(log)}")
+        if says_disk_is_full(tail := log_tail(log)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(spec.progress))
+        raise RuntimeError(f"training ended with exit code {code}; the end of {log}:\n{tail}")
 
 
 def _advance(progress: Progress, spec: TrainSpec, done: int) -> int:

@@ -38,9 +38,9 @@ class Task:
     tools: str | None
     """JSON list of tool schemas."""
     verifier: str
-    """Name of the verifier that judges an answer (`math`, `code`)."""
+    """Name of the verifier that judges an answer (`math`, `code`, `instruction`)."""
     reference: str | None
-    """JSON object read by the verifier alone: {"answer": ...} or {"function": ..., "tests": [...]}."""
+    """JSON object read by the verifier alone: {"answer": ...}, {"function", "tests"} or {"constraints"}."""
     split: str
 
 

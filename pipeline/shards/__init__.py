@@ -1,6 +1,7 @@
 """Tables of records as Parquet shards with a manifest, written atomically."""
 
 from pipeline.shards.files import fsync_folder, replace_folder, sha256_of, write_json, write_text
+from pipeline.shards.find import FoundTable, find_tables, iter_rows, rows_where, rows_with_prefix
 from pipeline.shards.sift import Sifted, write_sifted
 from pipeline.shards.table import (
     Manifest,
@@ -16,16 +17,21 @@ from pipeline.shards.table import (
 )
 
 __all__ = [
+    "FoundTable",
     "Manifest",
     "Part",
     "ShardInfo",
     "Sifted",
     "TableWriter",
+    "find_tables",
     "fsync_folder",
     "iter_part",
+    "iter_rows",
     "iter_table",
     "read_manifest",
     "replace_folder",
+    "rows_where",
+    "rows_with_prefix",
     "sha256_of",
     "shard_paths",
     "split_parts",

@@ -1,5 +1,6 @@
 """Files that are either whole or absent: temporary name, fsync, rename."""
 
+import errno
 import hashlib
 import json
 import os
@@ -45,17 +46,23 @@ def sha256_of(path: Path) -> str:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Move a finished folder into place; whatever stood there is removed only after the move."""
+    """Move a finished folder into place; whatever stood there stays until the new one is whole beside it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    old = target.with_name(f".{target.name}.old-{uuid.uuid4().hex[:8]}")
+    mark = uuid.uuid4().hex[:8]
+    staged, old = target.with_name(f".{target.name}.new-{mark}"), target.with_name(f".{target.name}.old-{mark}")
+    try:
+        new.rename(staged)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        try:
+            shutil.copytree(new, staged)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
     if target.exists():
         target.rename(old)
-    try:
-        new.rename(target)
-    except OSError:  # another file system: copy beside the target, then rename
-        staged = target.with_name(f".{target.name}.new-{uuid.uuid4().hex[:8]}")
-        shutil.copytree(new, staged)
-        staged.rename(target)
-        shutil.rmtree(new)
+    staged.rename(target)
     fsync_folder(target.parent)
+    shutil.rmtree(new, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)

@@ -1,12 +1,14 @@
 """A table is a folder: `part-00000.parquet`, ... and `manifest.json` with rows, bytes and sha256 of each shard."""
 
+import contextlib
+import io
 import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +42,30 @@ class Manifest:
     table: str
     rows: int
     shards: tuple[ShardInfo, ...]
+
+
+class _Memory(io.RawIOBase):
+    """What Arrow writes to: never fails. Arrow 26 ends the process (SIGABRT) when the disk is full in a row group."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
+        self._pieces.append(bytes(data))
+        self._position += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def drain_to(self, file: IO[bytes]) -> None:
+        """Write to disk what has come in; a full disk is an OSError here."""
+        pieces, self._pieces = self._pieces, []
+        file.writelines(pieces)
 
 
 class TableWriter:
@@ -76,8 +102,9 @@ class TableWriter:
         if not self._rows:
             return
         if self._writer is None:
+            self._file, self._memory = self._temporary.open("wb"), _Memory()
             self._writer = pq.ParquetWriter(
-                self._temporary,
+                self._memory,
                 self._schema,
                 compression="zstd",
                 write_page_index=True,
@@ -88,6 +115,7 @@ class TableWriter:
             for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
         ]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+        self._memory.drain_to(self._file)
         self._shard_rows += len(self._rows)
         self._shard_bytes += self._group_bytes
         self._rows, self._group_bytes = [], 0
@@ -98,7 +126,9 @@ class TableWriter:
             return
         self._writer.close()
         self._writer = None
-        with self._temporary.open("rb") as file:
+        with self._file as file:
+            self._memory.drain_to(file)
+            file.flush()
             os.fsync(file.fileno())
         path = self._folder / f"part-{len(self._shards):05d}.parquet"
         self._temporary.replace(path)
@@ -106,14 +136,21 @@ class TableWriter:
         self._shard_rows = self._shard_bytes = 0
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._close_shard()
-            fsync_folder(self._folder)
-            shards = [asdict(shard) for shard in self._shards]
-            write_json(self._folder / "manifest.json", {"table": self._name, "rows": self.rows, "shards": shards})
-        elif self._writer is not None:
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            if kind is None:
+                self._finish()
+            elif self._writer is not None:
+                self._writer.close()
+                with contextlib.suppress(OSError):  # on a full disk closing fails like writing did
+                    self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        self._close_shard()
+        fsync_folder(self._folder)
+        shards = [asdict(shard) for shard in self._shards]
+        write_json(self._folder / "manifest.json", {"table": self._name, "rows": self.rows, "shards": shards})
 
 
 def write_table(output: Path, record_type: type[RecordT], records: Iterable[RecordT]) -> int:
@@ -135,14 +172,17 @@ def table_folder(path: Path, name: str) -> Path:
     )
 
 
-def read_manifest(path: Path, name: str) -> Manifest:
-    """Read a table's manifest. Raises UserError where there is none or it belongs to another table."""
-    file = table_folder(path, name) / "manifest.json"
+def read_manifest(path: Path, name: str | None = None) -> Manifest:
+    """Read a table's manifest. Raises UserError where there is none or it belongs to another table.
+
+    Without a name `path` is the folder of any table.
+    """
+    file = (table_folder(path, name) if name else path) / "manifest.json"
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{file}: not valid JSON ({error}); run the stage that wrote it again") from None
-    if value["table"] != name:
+    if name and value["table"] != name:
         raise UserError(f"{file}: holds the table `{value['table']}`, but `{name}` is needed here")
     return Manifest(value["table"], value["rows"], tuple(ShardInfo(**shard) for shard in value["shards"]))
 

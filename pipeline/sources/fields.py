@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.records import canonical_json
 from pipeline.sources.types import Columns
+from pipeline.verify.constraints import Constraint
 
 REASONS = {
     "missing": "missing_field",
@@ -15,6 +16,9 @@ REASONS = {
     "extra_forbidden": "unknown_field",
     "value_error": "bad_messages",
     "string_unicode": "bad_value",
+    "greater_than_equal": "bad_value",
+    "union_tag_invalid": "unknown_constraint",
+    "union_tag_not_found": "missing_field",
 }
 """Pydantic's names of errors to ours; any other is `wrong_type`."""
 
@@ -50,14 +54,29 @@ class CodeReference(BaseModel):
         return {"function": self.function, "tests": [test.model_dump() for test in self.tests]}
 
 
-REFERENCE_TYPES: Mapping[str, type[MathReference | CodeReference]] = {"math": MathReference, "code": CodeReference}
+class InstructionReference(BaseModel):
+    """What the answer's form must be."""
+
+    model_config = ConfigDict(strict=True)
+    constraints: list[Constraint] = Field(min_length=1)
+
+    def reference(self) -> dict[str, Any]:
+        """The constraints with what they leave to defaults."""
+        return {"constraints": [constraint.model_dump() for constraint in self.constraints]}
+
+
+REFERENCE_TYPES: Mapping[str, type[MathReference | CodeReference | InstructionReference]] = {
+    "math": MathReference,
+    "code": CodeReference,
+    "instruction": InstructionReference,
+}
 
 
 def named_fields(fields: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     """Fields under our names; null is absent, and nested fields given as JSON text are parsed."""
     named = {ours: fields.get(theirs) for ours, theirs in columns.model_dump().items()}
     found = {name: value for name, value in named.items() if value is not None}
-    for name in ("messages", "conversations", "tools", "tests"):
+    for name in ("messages", "conversations", "tools", "tests", "constraints"):
         if isinstance(found.get(name), str):
             try:
                 found[name] = json.loads(found[name])

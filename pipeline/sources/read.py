@@ -1,5 +1,6 @@
 """Read records of JSONL files, Parquet files and task generators, each with the place it comes from."""
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,12 +18,32 @@ FileT = TypeVar("FileT", TaskFile, CollectedFile)
 def iter_jsonl(source: FileT, path: Path) -> Iterator[Found[FileT]]:
     """Rows of a JSONL file; blank lines are no rows. A line that is not one JSON object in UTF-8 carries a problem."""
     with path.open("rb") as file:
+        _refuse_other_formats(file.peek(4)[:4], path, source)
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             fields, problem = _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
             excerpt = ascii(line[:200]) if problem else ""
             yield Found(source, f"{source.path}:{number}", str(number), source.revision, fields, problem, excerpt)
+
+
+_FORMATS = {
+    b"\xff\xfe": ("is UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} > utf8.jsonl"),
+    b"\xfe\xff": ("is UTF-16 text", "iconv -f UTF-16 -t UTF-8 {path} > utf8.jsonl"),
+    b"\x1f\x8b": ("is compressed", "gzip -dc {path} > plain.jsonl"),
+    b"\x28\xb5\x2f\xfd": ("is compressed", "zstd -dc {path} > plain.jsonl"),
+    b"PAR1": ("is a Parquet file", "write type: parquet in the config"),
+}
+"""Files in which every line would be rejected, told as what they are."""
+
+
+def _refuse_other_formats(start: bytes, path: Path, source: TaskFile | CollectedFile) -> None:
+    for mark, (what, remedy) in _FORMATS.items():
+        if start.startswith(mark):
+            raise UserError(
+                f"{path}: source {source.name} {what}, but a JSONL source is UTF-8 text with one JSON object a line; "
+                f"mend it: {remedy.format(path=path)}"
+            )
 
 
 def _parse_line(line: bytes) -> tuple[dict[str, Any], str]:
@@ -111,7 +132,8 @@ def iter_collected(sources: Sequence[CollectedFile], folder: Path) -> Iterator[F
 
 def _iter_file(source: FileT, path: Path) -> Iterator[Found[FileT]]:
     empty = True
-    for found in iter_jsonl(source, path) if source.type == "jsonl" else iter_parquet(source, path):
+    records = iter_jsonl(source, path) if source.type == "jsonl" else iter_parquet(source, path)
+    for found in itertools.islice(records, source.rows):
         empty = False
         yield found
     if empty:

@@ -25,6 +25,8 @@ class Columns(StrictModel):
     """Name of the function to write (code)."""
     tests: str = "tests"
     """List of {args, expected} (code)."""
+    constraints: str = "constraints"
+    """List of {type, ...}, what the answer's form must be (instruction)."""
     id: str = "id"
     """The row's name in its source; its line or row number where there is none."""
 
@@ -49,6 +51,8 @@ class FileSource(Source):
     """File, relative to the sources folder."""
     revision: str | None = None
     """Version of the file's content, such as a commit."""
+    rows: int | None = Field(None, ge=1)
+    """Take the first so many rows only."""
 
     @field_validator("path")
     @classmethod
@@ -63,7 +67,7 @@ class TaskFile(FileSource):
 
     type: Literal["jsonl", "parquet"]
     """How the file is written."""
-    verifier: Literal["math", "code"]
+    verifier: Literal["math", "code", "instruction"]
     """Who judges an answer."""
     columns: Columns = Columns()
     """Names of the fields in the file."""
@@ -93,7 +97,7 @@ class ReasoningGym(Source):
     """Tasks to make."""
     seed: int = 0
     """Seed of the generator."""
-    verifier: Literal["math", "code"] = "math"
+    verifier: Literal["math", "code", "instruction"] = "math"
     """Who judges an answer."""
     license: str = Field("Apache-2.0", min_length=1)
     """SPDX name of the licence."""
@@ -120,7 +124,7 @@ class CollectedFile(FileSource):
     """How a row holds its conversation."""
     teacher: str | None = None
     """Who wrote the answers, where known."""
-    verifier: Literal["math", "code"] | None = None
+    verifier: Literal["math", "code", "instruction"] | None = None
     """Who judges the answers of rows that carry a reference; the others stay `not_checked`."""
     columns: CollectedColumns = CollectedColumns()
     """Names of the fields in the file."""

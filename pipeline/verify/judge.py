@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pipeline.errors import UserError
-from pipeline.verify import code, math
+from pipeline.verify import code, instruction, math
 from pipeline.verify.judgement import RETRY_REASONS, Item, Judgement, failed
 from pipeline.verify.limits import Limits
 
@@ -19,7 +19,7 @@ class Verifier(Protocol):
         """One judgement an item, in order; every item is complete."""
 
 
-VERIFIERS: dict[str, Verifier] = {"math": math, "code": code}
+VERIFIERS: dict[str, Verifier] = {"math": math, "code": code, "instruction": instruction}
 
 
 def judge_once(items: Sequence[Item], limits: Limits) -> list[Judgement]:

@@ -205,14 +205,19 @@ def _watch(token: str, record: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the pipe decides
     sessions: dict[int, int] = {}
-    record.write_text(json.dumps({"token": token, "sessions": sessions}))
+
+    def write() -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the guard; it knows the sessions by itself
+            record.write_text(json.dumps({"token": token, "sessions": sessions}))
+
+    write()
     for line in sys.stdin:
         sign, rest = line[0], line[1:].split()
         if sign == "+":
             sessions[int(rest[0])] = int(rest[1])
         else:
             sessions.pop(int(rest[0]), None)
-        record.write_text(json.dumps({"token": token, "sessions": sessions}))
+        write()
     end_members(token, sessions)
     record.unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import stage_names
+from pipeline.cli.main import command_names, stage_names
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "trl", "datasets", "deepspeed", "vllm", "matplotlib", "reasoning_gym", "distributed")
@@ -85,11 +85,26 @@ def test_a_mistake_is_answered_on_one_screen_without_a_traceback(warmstart, argv
     assert len(done.stderr.splitlines()) < 24
 
 
-def test_general_help_lists_every_stage(warmstart):
+def test_general_help_lists_every_stage_and_command(warmstart):
     done = warmstart("--help")
     assert done.returncode == 0
-    for stage in stage_names():
-        assert f"  {stage} " in done.stdout
+    for name in (*stage_names(), *command_names()):
+        assert f"  {name} " in done.stdout
+    assert not set(stage_names()) & set(command_names())
+
+
+@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in command_names())], ids=" ".join)
+def test_help_loads_nothing_heavy(argv):
+    code = (
+        "import sys; from pipeline.cli.main import main; code = main(sys.argv[1:])\n"
+        "print('HEAVY', *sorted({name.split('.')[0] for name in sys.modules}))\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text, _, modules = done.stdout.partition("HEAVY")
+    assert not set(HEAVY) & set(modules.split())
+    assert "usage: warmstart" in text
 
 
 @pytest.mark.parametrize("stage", stage_names())

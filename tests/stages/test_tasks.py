@@ -18,6 +18,7 @@ from stages.tasks import Config, run, split_of
 ROOT = Path(__file__).resolve().parents[2]
 MATH = {"type": "jsonl", "name": "sums", "domain": "math", "verifier": "math", "license": "MIT", "path": "rows.jsonl"}
 CODE = {**MATH, "name": "code", "domain": "code", "verifier": "code"}
+INSTRUCTION = {**MATH, "name": "form", "domain": "instruction", "verifier": "instruction"}
 GYM = {"type": "reasoning_gym", "name": "gym", "domain": "math", "generator": "chain_sum", "size": 30, "seed": 5}
 GOOD = {"prompt": "2 + 2?", "answer": "4"}
 GOOD_CODE = {"prompt": "Write f.", "function": "f", "tests": [{"args": [1], "expected": None}]}
@@ -127,8 +128,35 @@ def test_a_bad_row_is_rejected_with_its_place(make, line, reason):
     ],
 )
 def test_bad_tests_are_rejected(make, change, reason):
-    _, tasks, (row,) = make([{**GOOD_CODE, **change}], CODE)
-    assert (tasks, row.reason) == ([], reason)
+    _, tasks, (row,) = make([GOOD_CODE, {**GOOD_CODE, **change}], CODE)
+    assert (len(tasks), row.reason) == (1, reason)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "reason"),
+    [
+        (None, "missing_field"),
+        ([], "empty_field"),
+        ("[broken", "wrong_type"),
+        ([{"type": "rhymes"}], "unknown_constraint"),
+        ([{"n": 3}], "missing_field"),
+        ([{"type": "max_words"}], "missing_field"),
+        ([{"type": "max_words", "n": 0}], "bad_value"),
+        ([{"type": "max_words", "n": "3"}], "wrong_type"),
+        ([{"type": "max_words", "n": 3, "m": 3}], "unknown_field"),
+        ([{"type": "contains", "text": " "}], "empty_field"),
+    ],
+)
+def test_bad_constraints_are_rejected(make, constraints, reason):
+    good = {"prompt": "Be brief.", "constraints": [{"type": "max_words", "n": 9}]}
+    _, (task,), (row,) = make([good, {**good, "constraints": constraints}], INSTRUCTION)
+    assert json.loads(task.reference) == {"constraints": [{"type": "max_words", "n": 9}]}
+    assert (row.reason, json.loads(row.evidence)["where"]) == (reason, "rows.jsonl:2")
+
+
+def test_rows_limits_one_source_alone(make):
+    _, tasks, _ = make([{**GOOD, "prompt": f"{n}?"} for n in range(9)], {**MATH, "rows": 4})
+    assert [task.source_id for task in tasks] == ["1", "2", "3", "4"]
 
 
 def test_blank_lines_and_a_byte_order_mark_are_no_rows(make):
@@ -272,7 +300,7 @@ def test_the_demo_has_tasks_enough_of_every_domain_in_both_splits(tmp_path):
     assert report["train"] >= 160
     assert report["heldout"] >= 110
     assert report["rejected"] == report["rejected_duplicate"]
-    for domain in ("math", "code"):
+    for domain in ("math", "code", "instruction"):
         assert 20 <= report[f"heldout_{domain}"] < report[f"tasks_{domain}"] - 20
 
 
@@ -281,3 +309,4 @@ def test_the_smoke_recipe_is_the_demo_in_miniature(tmp_path):
     assert 20 <= report["train"] <= 30
     assert 8 <= report["heldout"] <= 16
     assert report["tasks_code"] >= 6
+    assert report["tasks_instruction"] >= 6
