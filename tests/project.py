@@ -19,7 +19,7 @@ class Project:
         self.folder = folder
         listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines():
-            if (ROOT / name).exists() or (ROOT / name).is_symlink():
+            if not name.endswith("dvc.lock") and ((ROOT / name).exists() or (ROOT / name).is_symlink()):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
         for name in (".venv", ".venv-vllm"):
