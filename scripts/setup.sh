@@ -55,7 +55,7 @@ make_environment() { # folder
 install() { # folder, arguments of uv pip install
     local folder=$1
     shift
-    VIRTUAL_ENV=$PWD/$folder "$folder/bin/uv" pip install --quiet --python "$folder/bin/python" "$@"
+    VIRTUAL_ENV=$PWD/$folder "$folder/bin/uv" pip install --quiet --compile-bytecode --python "$folder/bin/python" "$@"
 }
 
 install_torch_cpu() { # folder

