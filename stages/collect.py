@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from pipeline.config import StageConfig, load_machine
 from pipeline.records import (
@@ -48,8 +48,8 @@ INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.pat
 class Config(StageConfig):
     """Which sets to collect."""
 
-    sources: list[CollectedFile] = Field(min_length=1)
-    """Files in order; of equal conversations the first is kept."""
+    sources: list[CollectedFile]
+    """Files in order; of equal conversations the first is kept. An empty list collects nothing."""
     limits: Limits = Limits()
     """What judging one answer may cost."""
 

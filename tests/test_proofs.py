@@ -1,6 +1,8 @@
 """Kills with the real parts: what is finished is kept, what is left over is ended."""
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 from pipeline.records import Sample
-from pipeline.shards import iter_table
+from pipeline.shards import iter_table, sha256_of
 from tests.project import Project
 
 pytestmark = pytest.mark.proof
@@ -63,3 +65,54 @@ def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(p
     assert report["reused"] == kept
     assert report["requests_sent"] == report["server_requests"] == report["requested"] - kept
     assert len({(s.task_id, s.index) for s in samples}) == len(samples) == report["requested"]
+    rows = rows_of(project, "generate")
+    project.dvc("repro", "--force", "--single-item", "--no-run-cache", "configs/smoke/dvc.yaml:generate")
+    assert rows_of(project, "generate") == rows  # what an uninterrupted run over the same ledger gives
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A whole run that nobody interrupted."""
+    project = Project(tmp_path_factory.mktemp("finished"))
+    project.dvc("repro", "configs/smoke/dvc.yaml")
+    return project
+
+
+def rows_of(project, output):
+    """sha256 of every Parquet shard of a stage, by name."""
+    shards = sorted(project.data(output).rglob("*.parquet"))
+    return {str(path.relative_to(project.data(output))): sha256_of(path) for path in shards}
+
+
+@pytest.mark.parametrize(
+    ("stage", "target", "output"),
+    [
+        ("verify", "verify", "verify"),
+        ("dedup", "dedup", "dedup"),
+        ("pack", "pack@general", "pack/general"),
+        ("sft", "sft@general", "sft/general"),
+        ("publish", "publish", "publish"),
+    ],
+)
+def test_a_stage_killed_with_dvc_finishes_on_the_next_run_with_the_same_rows(finished, stage, target, output):
+    before, report = rows_of(finished, output), finished.report(output)
+    again = ["repro", "--force", "--single-item", "--no-run-cache", f"configs/smoke/dvc.yaml:{target}"]
+    run = finished.start(*again)
+
+    def running():
+        return [p for p in finished.processes() if p.cmdline()[1:4] == ["-m", "pipeline", stage]]
+
+    wait_for(running, 120, run)
+    # Somewhere in the stage's run: the moment follows from its name, so that a failure can be met again.
+    time.sleep(random.Random(stage).uniform(0, 0.5 * float(report["seconds"])))
+    for process in [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    run.wait()
+    finished.dvc(*again)
+    assert finished.wait_until_empty() == []
+    assert rows_of(finished, output) == before
+    if stage == "sft":
+        after = finished.report(output)
+        assert (after["rows_seen"], after["steps"]) == (report["rows_seen"], report["steps"])
+        assert after["reload_max_abs_diff"] == 0

@@ -229,6 +229,7 @@ def recipes(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, name)
     shutil.copytree(ROOT / "configs", "configs", symlinks=True)
     shutil.copytree(ROOT / "sources", "sources")
+    shutil.copytree(ROOT / "data_cards", "data_cards", symlinks=True)
 
 
 def test_new_makes_a_recipe_whose_tasks_stage_runs(tmp_path, monkeypatch, capsys):
@@ -244,8 +245,11 @@ def test_new_makes_a_recipe_whose_tasks_stage_runs(tmp_path, monkeypatch, capsys
     assert recipe["phases"] == yaml.safe_load(Path("recipe.yaml").read_text())["phases"]
     assert os.readlink("configs/sums/dvc.yaml") == "../../dvc.yaml"
     assert "data/demo" not in "".join(path.read_text() for path in Path("configs/sums").glob("[a-ce-z]*.yaml"))
-    assert "domains: [math]" in Path("configs/sums/pack.yaml").read_text()
-    copy.dvc("repro", "configs/sums/dvc.yaml:tasks")
+    assert "domains: [math]" in Path("configs/sums/mix.yaml").read_text()
+    card = Path("data_cards/sums.md").read_text()
+    assert "pretty_name: sums" in card and "license: cc0-1.0" in card and "{NAME}" not in card
+    copy.dvc("repro", "configs/sums/dvc.yaml:tasks", "configs/sums/dvc.yaml:collect")
+    assert copy.report("collect", "sums")["traces"] == 0
     report = copy.report("tasks", "sums")
     assert (report["tasks"], report["tasks_math"], report["rejected"]) == (20, 20, 0)
 

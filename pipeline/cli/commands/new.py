@@ -1,8 +1,8 @@
 """Make a recipe of your own from an existing one, with your own tasks where you have a file of them.
 
-Writes configs/NAME/ (a copy of the recipe's configs, recipe.yaml, a link to dvc.yaml). With --tasks also
-sources/NAME/tasks.jsonl and a tasks.yaml that reads it; its columns are detected and said. Run it in the root of the
-repository.
+Writes configs/NAME/ (a copy of the recipe's configs, recipe.yaml, a link to dvc.yaml) and the data card
+data_cards/NAME.md. With --tasks also sources/NAME/tasks.jsonl and a tasks.yaml that reads it; its columns are detected
+and said, and nothing else is collected. Run it in the root of the repository.
 
     warmstart new sums --from demo --tasks ~/sums.jsonl --license CC-BY-4.0
 """
@@ -22,6 +22,7 @@ from pipeline.errors import UserError
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input", "messages", "conversation")
 ANSWERS = ("answer", "final_answer", "expected_answer", "ground_truth", "gold", "solution", "target", "label", "output")
+CARDS = Path("data_cards")
 LOOKED_AT = 200
 """Rows that the columns are detected from."""
 
@@ -62,15 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
             sources = Path("sources") / name
             sources.mkdir(parents=True)
             shutil.copyfile(arguments.tasks, sources / "tasks.jsonl")
+            (staged / "collect.yaml").write_text("# No set of others is collected.\nsources: []\n", encoding="utf-8")
+        write_card(name, recipe, arguments.license if detected else None)
         staged.rename(folder)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         if detected:
             shutil.rmtree(Path("sources") / name, ignore_errors=True)
+        (CARDS / f"{name}.md").unlink(missing_ok=True)
         raise
     print(f"made configs/{name}/ from {recipe}" + (f" and sources/{name}/tasks.jsonl" if detected else ""))
     for line in (*(_told(detected, arguments.license) if detected else ()), *said):
         print(f"  {line}")
+    print(f"  data_cards/{name}.md: the card of the published set; its prose is yours to write")
     print("next:")
     print(f"  dvc repro configs/{name}/dvc.yaml:tasks     # read the tasks; a second or two")
     print(f"  warmstart peek data/{name}/tasks            # see them")
@@ -84,7 +89,7 @@ def check_name(name: str) -> None:
         raise UserError("there is no dvc.yaml and configs/ here; run this in the root of the repository")
     if not NAME.fullmatch(name):
         raise UserError(f"NAME {name!r}: use small letters, digits, - and _, beginning with a letter or digit")
-    for folder in (Path("configs") / name, Path("sources") / name, Path("data") / name):
+    for folder in (Path("configs") / name, Path("sources") / name, Path("data") / name, CARDS / f"{name}.md"):
         if folder.exists():
             raise UserError(f"{folder} exists already; choose another name, or remove it")
 
@@ -134,6 +139,15 @@ def write_recipe(about: Path, name: str, folder: Path, own_sources: bool) -> Non
     lines += [f"{key}: {value}" for key, value in changes.items()]
     (folder / "recipe.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "dvc.yaml").symlink_to("../../dvc.yaml")
+
+
+def write_card(name: str, recipe: str, license_: str | None) -> None:
+    """The data card: for tasks of one's own from the template, else the copied recipe's."""
+    own = license_ is not None
+    text = (CARDS / ("template.md" if own else f"{recipe}.md")).read_text(encoding="utf-8")
+    if license_ is not None:
+        text = text.replace("{NAME}", name).replace("{LICENSE}", license_.lower())
+    (CARDS / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def write_tasks(file: Path, name: str, license_: str, detected: Detected) -> None:
