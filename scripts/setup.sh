@@ -72,7 +72,7 @@ system)
     need_packages g++:g++ bubblewrap:bwrap git:git
     ;;
 pipeline)
-    echo "set-up: .venv (pipeline and training, $device): about 0.7 GB to download, 1.7 GB on disk (CUDA: 4 and 8 GB)"
+    echo "set-up: .venv (pipeline and training, $device): about 0.8 GB to download, 2.2 GB on disk (CUDA: 4 and 8 GB)"
     make_environment .venv
     # DeepSpeed comes as source only and needs torch and setuptools at hand to build (under a minute).
     if [ "$device" = cuda ]; then
@@ -88,7 +88,7 @@ pipeline)
     touch .venv/ready
     ;;
 serving)
-    echo "set-up: .venv-vllm (serving, $device): about 1.2 GB to download, 3.1 GB on disk (CUDA: 5 and 11 GB)"
+    echo "set-up: .venv-vllm (serving, $device): about 1 GB to download, 2.7 GB on disk (CUDA: 5 and 11 GB)"
     make_environment .venv-vllm
     if [ "$device" = cuda ]; then
         install .venv-vllm --no-deps -r requirements/serving-cuda.txt
