@@ -292,7 +292,7 @@ def tiles(run: Run) -> list[Tile]:
 def summary(run: Run) -> str:
     """The run on one screen of plain text."""
     text = [f"Warmstart, {run.inputs['reports'].name}", ""]
-    text += [f"  {name:<18} {number(value):>8}" for name, value in run.funnel()]
+    text += [f"  {name:<24} {number(value):>6}" for name, value in run.funnel()]
     rejections = sorted(run.rejections(), key=lambda item: -item[2])
     text += [f"    {stage} rejected {number(count)}: {reason}" for stage, reason, count in rejections[:8]]
     for phase, points in run.losses.items():
