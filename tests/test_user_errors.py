@@ -397,6 +397,8 @@ def test_a_signal_stops_a_stage_in_one_line_and_the_next_run_goes_on(desk, numbe
             env=desk.environment(),
             stderr=subprocess.PIPE,
             text=True,
+            # Under nohup, or as a background job, the tests themselves would hand on an ignored signal.
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 120
         while server.answered < 3 and time.monotonic() < deadline:
@@ -411,6 +413,24 @@ def test_a_signal_stops_a_stage_in_one_line_and_the_next_run_goes_on(desk, numbe
         assert desk.run("generate", tasks="t").returncode == 0
     report = desk.report("generate")
     assert report["reused"] >= 1 and report["requests_sent"] + report["reused"] == 12
+
+
+def test_an_ignored_hangup_stays_ignored(desk):
+    write_table(desk.folder / "t", Task, map(question, range(12)))
+    desk.config("generate", {"teacher": TEACHER, "samples_per_task": 1})
+    with serving(StandIn(delay_s=0.1)) as server:
+        desk.config("machine", {"endpoints": {"t": {"urls": [server.url], "max_in_flight": 1}}})
+        run = subprocess.Popen(
+            desk.command("generate", tasks="t"),
+            cwd=desk.folder,
+            env=desk.environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        )
+        while server.answered < 3 and run.poll() is None:
+            time.sleep(0.02)
+        run.send_signal(signal.SIGHUP)
+        assert run.wait(timeout=60) == 0
+    assert desk.report("generate")["requests_sent"] == 12
 
 
 def test_dvc_outside_a_git_repository_says_so_and_init_mends_it(tmp_path):

@@ -123,7 +123,8 @@ def _told(name: str, action: Callable[[], int]) -> int:
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup dvc repro` is meant to outlive its terminal
+            signal.signal(number, stop)
     try:
         return action()
     except UserError as error:
