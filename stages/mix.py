@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from pipeline.config import StageConfig, StrictModel
+from pipeline.config import PhasedConfig, StrictModel
 from pipeline.curate.conversation import answer_of
 from pipeline.curate.mixing import Entry, position_of, take, targets_of
 from pipeline.errors import UserError
@@ -49,21 +49,11 @@ class PhaseConfig(StrictModel):
         return weights
 
 
-class Config(StageConfig):
+class Config(PhasedConfig[PhaseConfig]):
     """Which phase to mix, and how."""
 
-    phase: str
-    """The phase to mix, one of `phases`."""
-    phases: dict[str, PhaseConfig]
-    """Every phase by name."""
     val_fraction: float = Field(0.05, ge=0, lt=1)
     """Share of prompts set aside for validation."""
-
-    def chosen(self) -> PhaseConfig:
-        """The phase to mix. Raises UserError if there is none of that name."""
-        if self.phase not in self.phases:
-            raise UserError(f"phase: there is no phase `{self.phase}`; the phases are {', '.join(self.phases)}")
-        return self.phases[self.phase]
 
 
 def tokens_of(trace: Trace) -> int:

@@ -21,7 +21,7 @@ from pipeline.chat.mask import Document, Refusal, encode
 from pipeline.chat.pack import pack
 from pipeline.chat.template import ChatFormat, load_chat_format
 from pipeline.cluster import map_tasks
-from pipeline.config import StageConfig, StrictModel, load_machine
+from pipeline.config import PhasedConfig, StrictModel, load_machine
 from pipeline.errors import UserError
 from pipeline.records import Rejected, Report, Trace, canonical_json, content_id
 from pipeline.shards import Part, TableWriter, iter_part, split_parts, write_json, write_table
@@ -40,19 +40,8 @@ class PhaseConfig(StrictModel):
     """Tokens a row holds at most; longer documents are rejected."""
 
 
-class Config(StageConfig):
+class Config(PhasedConfig[PhaseConfig]):
     """Which phase to pack, and how."""
-
-    phase: str
-    """The phase to pack, one of `phases`."""
-    phases: dict[str, PhaseConfig]
-    """Every phase by name."""
-
-    def chosen(self) -> PhaseConfig:
-        """The phase to pack. Raises UserError if there is none of that name."""
-        if self.phase not in self.phases:
-            raise UserError(f"phase: there is no phase `{self.phase}`; the phases are {', '.join(self.phases)}")
-        return self.phases[self.phase]
 
 
 @dataclass(frozen=True, slots=True)

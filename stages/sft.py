@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.chat.template import load_chat_format
-from pipeline.config import Machine, StageConfig, load_machine
+from pipeline.config import Machine, PhasedConfig, load_machine
 from pipeline.errors import UserError
 from pipeline.launch.torchrun import run_training
 from pipeline.records import Report
@@ -38,19 +38,8 @@ class PhaseConfig(TrainRecipe):
     """How one phase is trained."""
 
 
-class Config(StageConfig):
+class Config(PhasedConfig[PhaseConfig]):
     """Which phase to train, and how."""
-
-    phase: str
-    """The phase to train, one of `phases`."""
-    phases: dict[str, PhaseConfig]
-    """Every phase by name."""
-
-    def chosen(self) -> PhaseConfig:
-        """The phase to train. Raises UserError if there is none of that name."""
-        if self.phase not in self.phases:
-            raise UserError(f"phase: there is no phase `{self.phase}`; the phases are {', '.join(self.phases)}")
-        return self.phases[self.phase]
 
 
 def check_inputs(config: Config, inputs: Mapping[str, Path], machine: Machine) -> None:

@@ -3,16 +3,16 @@
 It keeps commits by content, notes what `main` shows after every request, and fails where a test tells it to.
 """
 
-import asyncio
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
+
+from tests.loopback import on_loopback
 
 DATE = "2026-01-01T00:00:00.000Z"
 USER = "tester"
@@ -384,40 +384,17 @@ ROUTES = (
 @contextmanager
 def serving(hub: LoopbackHub) -> Iterator[LoopbackHub]:
     """Serve on a free loopback port from a thread of its own."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
 
     async def unknown(request: web.Request) -> web.Response:
         hub.requests.append(f"unknown {request.method} {request.path}")
         return web.json_response({"error": "not spoken here"}, status=404)
 
-    async def start() -> web.AppRunner:
-        app = web.Application(client_max_size=1 << 30)
-        app[HUB] = hub
-        for method, path, operation, answer in ROUTES:
-            app.router.add_route(method, path, handler(operation, answer))
-            if method == "GET":
-                app.router.add_route("HEAD", path, handler(operation, answer))
-        app.router.add_route("*", "/{rest:.*}", unknown)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        hub.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        return runner
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+    app = web.Application(client_max_size=1 << 30)
+    app[HUB] = hub
+    for method, path, operation, answer in ROUTES:
+        app.router.add_route(method, path, handler(operation, answer))
+        if method == "GET":
+            app.router.add_route("HEAD", path, handler(operation, answer))
+    app.router.add_route("*", "/{rest:.*}", unknown)
+    with on_loopback(app) as hub.url:
         yield hub
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()

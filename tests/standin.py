@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
+
+from tests.loopback import on_loopback
 
 
 @dataclass
@@ -51,32 +52,9 @@ class StandIn:
 
 @contextmanager
 def serving(standin: StandIn) -> Iterator[StandIn]:
-    """Serve on a free loopback port from a thread of its own."""
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", standin.complete)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        standin.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        ready.set()
-        return runner
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+    """Serve on a free loopback port."""
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", standin.complete)
+    with on_loopback(app) as address:
+        standin.url = f"{address}/v1"
         yield standin
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()

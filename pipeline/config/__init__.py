@@ -2,5 +2,15 @@
 
 from pipeline.config.base import StageConfig, StrictModel, load_config, load_yaml, validate
 from pipeline.config.machine import Machine, load_machine
+from pipeline.config.phases import PhasedConfig
 
-__all__ = ["Machine", "StageConfig", "StrictModel", "load_config", "load_machine", "load_yaml", "validate"]
+__all__ = [
+    "Machine",
+    "PhasedConfig",
+    "StageConfig",
+    "StrictModel",
+    "load_config",
+    "load_machine",
+    "load_yaml",
+    "validate",
+]
