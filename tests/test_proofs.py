@@ -44,7 +44,9 @@ def project(tmp_path_factory):
 @pytest.mark.parametrize("victim", ["the stage", "dvc and everything below it"])
 def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(project, victim):
     shutil.rmtree(project.folder / ".work/ledger", ignore_errors=True)
-    run = project.start("repro", "--force", "--single-item", "configs/smoke/dvc.yaml:generate")
+    # Forced and without DVC's run cache, which would hand back the rows of the run before.
+    again = ["repro", "--force", "--single-item", "--no-run-cache", "configs/smoke/dvc.yaml:generate"]
+    run = project.start(*again)
     wait_for(lambda: ledger_rows(project) >= 20, 600, run)
     if victim == "the stage":
         stages = [p for p in project.processes() if p.cmdline()[1:4] == ["-m", "pipeline", "generate"]]
@@ -58,7 +60,7 @@ def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(p
     if victim == "the stage":
         assert project.wait_until_empty() == []
     kept = ledger_rows(project)
-    project.dvc("repro", "configs/smoke/dvc.yaml:generate")
+    project.dvc(*again)
     assert project.wait_until_empty() == []
     report = project.report("generate")
     samples = list(iter_table(project.data("generate"), Sample))
@@ -66,7 +68,7 @@ def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(p
     assert report["requests_sent"] == report["server_requests"] == report["requested"] - kept
     assert len({(s.task_id, s.index) for s in samples}) == len(samples) == report["requested"]
     rows = rows_of(project, "generate")
-    project.dvc("repro", "--force", "--single-item", "--no-run-cache", "configs/smoke/dvc.yaml:generate")
+    project.dvc(*again)
     assert rows_of(project, "generate") == rows  # what an uninterrupted run over the same ledger gives
 
 
