@@ -1,12 +1,13 @@
 """The whole line in miniature: real DVC, real vLLM, real sandbox, real DeepSpeed on two ranks."""
 
 import json
+import re
 
 import pytest
 import yaml
 
 from pipeline.records import Rejected, Sample, Task, Trace, Verdict
-from pipeline.shards import iter_table
+from pipeline.shards import iter_table, sha256_of
 from tests.project import Project
 
 pytestmark = pytest.mark.slow
@@ -15,8 +16,22 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("project"))
+    project.dvc("repro", "tasks", "collect", "base")
+    demo = demo_files(project)
     project.dvc("repro", "configs/smoke/dvc.yaml")
+    project.demo_before, project.demo_after = demo, demo_files(project)
     return project
+
+
+def demo_files(project):
+    """The demo's lock, outputs, reports and the cached files they are linked to: contents, and when last written."""
+    lock = project.folder / "dvc.lock"
+    found = [lock, *(project.folder / "data/demo").rglob("*"), *(project.folder / "reports/demo").rglob("*")]
+    cache = project.folder / ".dvc/cache/files/md5"
+    for name in re.findall(r"md5: ([0-9a-f]{32}(?:\.dir)?)", lock.read_text()):
+        if (cache / name[:2] / name[2:]).exists():
+            found.append(cache / name[:2] / name[2:])
+    return {path: (sha256_of(path), path.stat().st_mtime_ns) for path in found if path.is_file()}
 
 
 def rows(project, stage, record_type):
@@ -89,6 +104,13 @@ def test_heldout_and_training_prompts_do_not_overlap(project):
     by_split = {split: {t.prompt_id for t in tasks if t.split == split} for split in ("train", "heldout")}
     assert not by_split["train"] & by_split["heldout"]
     assert project.report("tasks")["prompt_overlap"] == 0
+
+
+def test_the_smoke_recipe_leaves_the_demos_lock_cache_and_outputs_as_they_were(project):
+    assert any(".dvc/cache" in str(path) for path in project.demo_before)
+    assert any(path.name == "model.safetensors" for path in project.demo_before)
+    assert project.demo_after == project.demo_before
+    assert "Running stage" not in project.dvc("repro", "tasks", "collect", "base")
 
 
 def test_the_page_and_the_last_screen_stand(project):

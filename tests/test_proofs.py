@@ -1,6 +1,7 @@
 """Kills with the real parts: what is finished is kept, what is left over is ended."""
 
 import contextlib
+import copy
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import time
 
 import psutil
 import pytest
+import yaml
 
 from pipeline.records import Sample
 from pipeline.shards import iter_table, sha256_of
@@ -24,6 +26,16 @@ def wait_for(condition, limit_s, process):
         assert process.poll() is None, "the run ended before it could be killed"
         assert time.monotonic() < deadline, "the run did not get so far"
         time.sleep(0.05)
+
+
+def with_children(run):
+    return [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+
+
+def kill(processes):
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):  # the guard may have been quicker
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def ledger_rows(project):
@@ -53,10 +65,8 @@ def test_a_killed_generate_asks_only_for_missing_samples_and_leaves_no_process(p
         assert stages
         victims = stages
     else:
-        victims = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-    for process in victims:
-        with contextlib.suppress(ProcessLookupError):  # the guard may have been quicker
-            os.kill(process.pid, signal.SIGKILL)
+        victims = with_children(run)
+    kill(victims)
     run.wait()
     if victim == "the stage":
         assert project.wait_until_empty() == []
@@ -108,9 +118,7 @@ def test_a_stage_killed_with_dvc_finishes_on_the_next_run_with_the_same_rows(fin
     wait_for(running, 120, run)
     # Somewhere in the stage's run: the moment follows from its name, so that a failure can be met again.
     time.sleep(random.Random(stage).uniform(0, 0.5 * float(report["seconds"])))
-    for process in [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    kill(with_children(run))
     run.wait()
     finished.dvc(*again)
     assert finished.wait_until_empty() == []
@@ -119,3 +127,73 @@ def test_a_stage_killed_with_dvc_finishes_on_the_next_run_with_the_same_rows(fin
         after = finished.report(output)
         assert (after["rows_seen"], after["steps"]) == (report["rows_seen"], report["steps"])
         assert after["reload_max_abs_diff"] == 0
+
+
+def change(project, stage, **values):
+    """Set keys of one stage's config; a key below another is given as above__below."""
+    path = project.folder / f"configs/smoke/{stage}.yaml"
+    config = yaml.safe_load(path.read_text())
+    for key, value in values.items():
+        *above, last = key.split("__")
+        place = config
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = value
+    path.write_text(yaml.safe_dump(config))
+
+
+def progress_of(project, place):
+    return list((project.folder / ".work/smoke" / place).glob("*/progress/*"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "target", "place", "before", "after"),
+    [
+        ("generate", "generate", "generate", {}, {"teacher__sampling__temperature": 0.7}),
+        ("verify", "verify", "verify", {"max_rejected": 1.0}, {"limits__math__answer_chars": 1}),
+        (
+            "sft",
+            "sft@general",
+            "sft/general",
+            {"phases__general__save_steps": 1, "phases__general__epochs": 2},
+            {"phases__general__learning_rate": 5e-4},
+        ),
+    ],
+)
+def test_a_config_changed_after_a_kill_mixes_nothing_of_the_killed_run_in(
+    finished, stage, target, place, before, after
+):
+    config = finished.folder / f"configs/smoke/{stage}.yaml"
+    untouched = config.read_text()
+    change(finished, stage, **before)
+    shutil.rmtree(finished.folder / ".work/ledger", ignore_errors=True)
+    again = ["repro", "--force", "--single-item", "--no-run-cache", f"configs/smoke/dvc.yaml:{target}"]
+    run = finished.start(*again)
+    done = {
+        "generate": lambda: ledger_rows(finished) >= 10,
+        "verify": lambda: [p for p in progress_of(finished, place) if p.suffix == ".json"],
+        "sft": lambda: [p for p in progress_of(finished, place) if list(p.rglob("checkpoint-*"))],
+    }[stage]
+    wait_for(done, 600, run)
+    kill(with_children(run))
+    run.wait()
+    assert finished.wait_until_empty() == []
+    kept = ledger_rows(finished)
+    change(finished, stage, **after)
+    try:
+        finished.dvc(*again)
+        report, rows = copy.copy(finished.report(place)), rows_of(finished, place)
+        assert not progress_of(finished, place)
+        if stage == "generate":
+            assert kept >= 10 and report["reused"] == 0
+            assert report["requests_sent"] == report["requested"]
+            assert ledger_rows(finished) == kept + report["requested"]
+        shutil.rmtree(finished.folder / ".work/smoke" / place)
+        finished.dvc(*again)  # from nothing, and for generate from the same ledger
+        assert rows_of(finished, place) == rows
+        if stage == "sft":
+            fresh = finished.report(place)
+            assert report["resumed_at"] == fresh["resumed_at"] == 0
+            assert report["loss_last"] == pytest.approx(fresh["loss_last"], rel=1e-4)
+    finally:
+        config.write_text(untouched)
