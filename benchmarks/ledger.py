@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.engine import Answer, Ledger
+from pipeline.ledger import Answer, Ledger
 
 ANSWERS, TOGETHER, RUNS = 2_000, 64, 3
 TEXT = "The answer is 42. " * 60  # about 1 KB
 
 
-def answers() -> list[tuple[str, Answer]]:
+def answers() -> list[tuple[bytes, Answer]]:
     """Answers as a server gives them."""
-    return [(f"{n:032x}", Answer(TEXT, "stop", None, 100, 250, 512, n)) for n in range(ANSWERS)]
+    return [(n.to_bytes(16, "big"), Answer(TEXT, "stop", None, 100, 250, 512, n)) for n in range(ANSWERS)]
 
 
 def grouped(folder: Path) -> None:
@@ -43,7 +43,7 @@ def json_lines(folder: Path) -> None:
     folder.mkdir()
     with (folder / "answers.jsonl").open("w") as file:
         for key, answer in answers():
-            file.write(json.dumps([key, answer.text, answer.seed]) + "\n")
+            file.write(json.dumps([key.hex(), answer.text, answer.seed]) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from pydantic import Field
 
 from pipeline.config import Machine, StageConfig, load_machine
-from pipeline.engine import Ledger, LocalEngine, Sampling, Teacher, collect_samples, make_requests, sample_missing
-from pipeline.engine.sampling import SamplingCounts, model_identity
+from pipeline.engine import LocalEngine, Sampler, Sampling, SamplingCounts, Teacher
 from pipeline.errors import UserError
+from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task, Verdict
 from pipeline.shards import iter_table, write_table
 from pipeline.verdicts import judge_samples
 from pipeline.verify import Limits
-from pipeline.work import FINGERPRINTS, progress_folder
+from pipeline.work import progress_folder
 
 INPUTS = {
     "tasks": "output of the stage tasks",
@@ -78,16 +78,17 @@ def answer_and_judge(
 ) -> tuple[list[bool], SamplingCounts]:
     """Sample every task once with one model and judge the answers; returns passes in task order."""
     teacher = Teacher(name=name, engine=config.engine, sampling=config.sampling)
-    requests = list(make_requests(tasks, teacher, model_identity(teacher, model, FINGERPRINTS), config.seed, 1))
     with Ledger(machine.ledger) as ledger:
-        log = progress_folder(output) / f"vllm-{name}.log"
-        counts = sample_missing(requests, teacher, model, machine, ledger, log)
-        samples = list(collect_samples(requests, teacher, model, ledger))
+        with Sampler(teacher, model, config.seed, machine, ledger, progress_folder(output)) as sampler:
+            samples = sampler.ask_and_collect(tasks, [0])
+    if sampler.lost:
+        why = next(iter(sampler.lost.values()))
+        raise UserError(f"{len(sampler.lost)} of {len(tasks)} answers of {name} could not be had; the first: {why}")
     write_table(output / name, Sample, samples)
     by_id = {task.task_id: task for task in tasks}
     verdicts = list(judge_samples(by_id, samples, config.limits, progress_folder(output), machine.workers))
     write_table(output / name, Verdict, verdicts)
-    return [verdict.verdict == "pass" for verdict in verdicts], counts
+    return [verdict.verdict == "pass" for verdict in verdicts], sampler.counts
 
 
 def compare(tasks: Sequence[Task], passed: Mapping[str, Sequence[bool]]) -> Report:

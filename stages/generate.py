@@ -1,65 +1,194 @@
-"""Let a teacher model solve each training task several times.
+"""Let teacher models solve each training task several times.
 
-In: tasks, and the teacher's model folder unless it is served elsewhere. Out: `samples/`, one row per task and index.
+in:   tasks    output of the stage tasks
+      teacher  model folder of a teacher that is served from files
+out:  samples/ one row a task, teacher and index, in task order
+
 Every finished answer is in the ledger before it is counted, so a killed or repeated run pays only for what is
-missing, and raising `samples_per_task` costs only the new ones. Law: requested = sum over outcomes.
+missing, and raising `samples_per_task` costs only the new ones. Law: requested = sum over outcomes + lost + left_out.
+
+With `target`, attempts are made in rounds and verified in between: a task that has its passing samples, or hardly
+ever will, is asked no more. What is stored depends on verdicts and task order alone, never on who answered first.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from pipeline.config import StageConfig, load_machine
-from pipeline.engine import Ledger, Teacher, collect_samples, make_requests, sample_missing
-from pipeline.engine.sampling import model_identity
+from pipeline.config import Machine, StageConfig, load_machine
+from pipeline.engine import Budget, Sampler, Target, Teacher
+from pipeline.engine.rounds import run_rounds
+from pipeline.errors import UserError
+from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task
 from pipeline.shards import iter_table, write_table
-from pipeline.work import FINGERPRINTS, progress_folder
+from pipeline.verdicts import judge_samples
+from pipeline.verify import Limits
+from pipeline.work import progress_folder
 
 INPUTS = {"tasks": "output of the stage tasks"}
-OPTIONAL_INPUTS = {"teacher": "model folder that a local engine serves"}
+OPTIONAL_INPUTS = {"teacher": "model folder of a teacher that is served from files"}
+
+_BLOCK = 500  # tasks assembled at a time
+_PASSES = 3  # a pass after the first asks for stored answers that turned out to be damaged
 
 
 class Config(StageConfig):
-    """What is asked of which model."""
+    """What is asked of which models."""
 
-    teacher: Teacher
-    """The model that solves the tasks."""
+    teachers: list[Teacher] = Field(min_length=1)
+    """The models that solve the tasks, one after the other; each may be limited to some domains."""
     samples_per_task: int = Field(4, ge=1)
-    """Attempts at each task."""
+    """Attempts of each teacher at each task; without `target`."""
+    target: Target | None = None
+    """Ask in rounds until so many samples pass, instead of a fixed number of times."""
+    budget: Budget = Budget()
+    """What this run may spend; it then ends with what it has, and the next run goes on."""
+    limits: Limits = Limits()
+    """Limits of the verifiers that `target` asks; keep them equal to those of the stage verify."""
+    max_lost: float = Field(0.0, ge=0, le=1)
+    """Fail when a larger fraction of the requests was refused or given up by the servers; everything else is kept."""
+
+    @field_validator("teachers")
+    @classmethod
+    def _names_of_teachers_differ(cls, teachers: list[Teacher]) -> list[Teacher]:
+        repeated = [name for name, count in Counter(teacher.name for teacher in teachers).items() if count > 1]
+        if repeated:
+            raise ValueError(f"two teachers are named {repeated[0]}; names tell them apart in records and addresses")
+        return teachers
+
+
+def tasks_for(teacher: Teacher, tasks: Iterable[Task]) -> Iterator[Task]:
+    """The tasks that a teacher is asked."""
+    return (task for task in tasks if not teacher.domains or task.domain in teacher.domains)
+
+
+def samples_in_order(tasks: Iterable[Task], samplers: Sequence[Sampler], indices: Sequence[int]) -> Iterator[Sample]:
+    """All samples by task, then teacher, then index."""
+    tasks = iter(tasks)
+    while block := list(islice(tasks, _BLOCK)):
+        by_task: dict[str, list[Sample]] = {}
+        for sampler in samplers:
+            for sample in sampler.collect(sampler.requests(tasks_for(sampler.teacher, block), indices)):
+                by_task.setdefault(sample.task_id, []).append(sample)
+        for task in block:
+            yield from by_task.get(task.task_id, ())
 
 
 def count_outcomes(samples: Iterable[Sample], counts: Counter[str]) -> Iterator[Sample]:
     """Pass samples through, counting outcomes and tokens."""
     for sample in samples:
+        counts["samples"] += 1
         counts[sample.outcome] += 1
         counts["prompt_tokens"] += sample.num_prompt_tokens
         counts["output_tokens"] += sample.num_output_tokens
         yield sample
 
 
+def ask_fixed(
+    config: Config, tasks: Callable[[], Iterable[Task]], samplers: Sequence[Sampler], output: Path
+) -> Counter[str]:
+    """`samples_per_task` of every teacher; writes the samples and counts them."""
+    indices = range(config.samples_per_task)
+    for _ in range(_PASSES):
+        for sampler in samplers:
+            ask_one(sampler, tasks, indices)
+        counts: Counter[str] = Counter()
+        write_table(output, Sample, count_outcomes(samples_in_order(tasks(), samplers, indices), counts))
+        if not any(sampler.damaged for sampler in samplers):
+            break
+    return counts
+
+
+def ask_one(sampler: Sampler, tasks: Callable[[], Iterable[Task]], indices: Sequence[int]) -> None:
+    """One teacher's answers to all its tasks."""
+
+    def own() -> Iterator[Task]:
+        return tasks_for(sampler.teacher, tasks())
+
+    sampler.explain_change(own, indices)
+    total = sum(1 for _ in own()) * len(indices)
+    with sampler:
+        sampler.ask(lambda: sampler.requests(own(), indices), total)
+
+
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Ask for what the ledger lacks, then write all samples in task order."""
-    machine, model = load_machine(), inputs.get("teacher")
-    tasks = (task for task in iter_table(inputs["tasks"], Task) if task.split == "train")
-    identity = model_identity(config.teacher, model, FINGERPRINTS)
-    chosen = islice(tasks, config.limit)
-    requests = list(make_requests(chosen, config.teacher, identity, config.seed, config.samples_per_task))
+    machine, folder = load_machine(), progress_folder(output)
+
+    def tasks() -> Iterator[Task]:
+        chosen = (task for task in iter_table(inputs["tasks"], Task) if task.split == "train")
+        return islice(chosen, config.limit)
+
     with Ledger(machine.ledger) as ledger:
-        done = sample_missing(requests, config.teacher, model, machine, ledger, progress_folder(output) / "vllm.log")
-        counts: Counter[str] = Counter()
-        write_table(output, Sample, count_outcomes(collect_samples(requests, config.teacher, model, ledger), counts))
-    return {
-        "tasks": len({request.task.task_id for request in requests}),
-        "requested": done.requested,
-        **dict(sorted(counts.items())),
-        "reused": done.reused,
-        "requests_sent": done.requests_sent,
-        "received_tokens": done.received_tokens,
-        "output_tokens_per_s": done.output_tokens_per_s,
-        "server_requests": done.server_requests,
-        "server_generated_tokens": done.server_generated_tokens,
-    }
+        samplers = [
+            Sampler(teacher, inputs.get("teacher"), config.seed, machine, ledger, folder, config.budget)
+            for teacher in config.teachers
+        ]
+        extra: Report = {}
+        if config.target is None:
+            counts = ask_fixed(config, tasks, samplers, output)
+        else:
+            counts, extra = ask_until(config, tasks, samplers, output, machine, folder)
+    report = summarise(sum(1 for _ in tasks()), samplers, counts) | extra
+    check_lost(config, samplers)
+    return report
+
+
+def ask_until(
+    config: Config,
+    tasks: Callable[[], Iterable[Task]],
+    samplers: Sequence[Sampler],
+    output: Path,
+    machine: Machine,
+    folder: Path,
+) -> tuple[Counter[str], Report]:
+    """Rounds until the target is met; writes the samples and counts them."""
+    assert config.target is not None
+
+    def passes(asked: Mapping[str, Task], samples: Sequence[Sample]) -> list[bool]:
+        verdicts = judge_samples(asked, samples, config.limits, folder, machine.workers)
+        return [verdict.verdict == "pass" for verdict in verdicts]
+
+    counts: Counter[str] = Counter()
+    with ExitStack() as servers:
+        for sampler in samplers:
+            servers.enter_context(sampler)
+        found = run_rounds(tasks, samplers, config.target, passes)
+        write_table(output, Sample, count_outcomes(found.samples(), counts))
+    return counts, found.report()
+
+
+def summarise(tasks: int, samplers: Sequence[Sampler], counts: Counter[str]) -> Report:
+    """Flat numbers of the run; with several teachers also by teacher."""
+    total: Counter[str] = Counter()
+    for sampler in samplers:
+        for name in ("requested", "reused", "requests_sent", "received_tokens", "lost", "server_restarts"):
+            total[name] += getattr(sampler.counts, name)
+        total["server_requests"] += sampler.counts.server_requests
+        total["server_generated_tokens"] += sampler.counts.server_generated_tokens
+    report: Report = {"tasks": tasks, "requested": total.pop("requested"), **dict(sorted(counts.items()))}
+    report["left_out"] = int(report["requested"]) - counts["samples"] - total["lost"]
+    report |= dict(total)
+    report["output_tokens_per_s"] = max((s.counts.output_tokens_per_s for s in samplers), default=0.0)
+    report["budget_reached"] = any(sampler.budget_reached for sampler in samplers)
+    if len(samplers) > 1:
+        for sampler in samplers:
+            report[f"requests_sent_{sampler.teacher.name}"] = sampler.counts.requests_sent
+    return report
+
+
+def check_lost(config: Config, samplers: Sequence[Sampler]) -> None:
+    """Raise UserError when too many requests were refused or given up; the ledger keeps all others."""
+    lost = [why for sampler in samplers for why in sampler.lost.values()]
+    asked = sum(sampler.counts.requested for sampler in samplers)
+    if len(lost) > config.max_lost * asked:
+        examples = "\n".join(f"  {why}" for why in lost[:3])
+        raise UserError(
+            f"{len(lost)} of {asked} samples could not be had, more than max_lost: {config.max_lost} allows; all "
+            f"others are kept, the same command asks for these again. The first:\n{examples}"
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.engine.server import _free_port
+from pipeline.engine.local import _free_port
 from pipeline.errors import full_disk, says_disk_is_full
 from pipeline.records import Rejected, Sample, Task, Trace, Verdict, canonical_json, content_id, prompt_id_of
 from pipeline.shards import iter_table, write_table
@@ -180,7 +180,7 @@ PHASE = {"phase": "general", "phases": {"general": {"learning_rate": 1e-4, "rows
     ("stage", "config", "inputs"),
     [
         ("base", {"source": {"type": "directory", "path": "nomodel"}}, {}),
-        ("generate", {"teacher": {"name": "t"}}, {"tasks": "t", "teacher": "nomodel"}),
+        ("generate", {"teachers": [{"name": "t"}]}, {"tasks": "t", "teacher": "nomodel"}),
         ("pack", {"phase": "g", "phases": {"g": {"row_length": 64}}}, {"traces": "traces", "tokenizer": "nomodel"}),
         ("sft", PHASE, {"packed": "nomodel", "init": "nomodel"}),
         ("evaluate", {}, {"tasks": "t", "base": "nomodel", "tuned": "nomodel"}),
@@ -305,7 +305,7 @@ def test_a_full_disk_leaves_the_last_output_and_space_lets_the_same_command_fini
 def test_a_full_disk_under_the_ledger_loses_no_finished_sample(desk, small_disk):
     disk = small_disk("400k")
     write_table(desk.folder / "t", Task, map(question, range(40)))
-    desk.config("generate", {"teacher": {**TEACHER, "sampling": {"max_tokens": 9000}}, "samples_per_task": 1})
+    desk.config("generate", {"teachers": [{**TEACHER, "sampling": {"max_tokens": 9000}}], "samples_per_task": 1})
     with serving(StandIn(text=lambda body: f"{body['seed']} " * 2000)) as server:
         endpoint = {"endpoints": {"t": {"urls": [server.url], "max_in_flight": 2}}, "ledger": f"{disk.folder}/ledger"}
         desk.config("machine", {"workers": 1, **endpoint})
@@ -388,7 +388,7 @@ def test_a_second_run_of_a_stage_names_the_first_and_leaves_it_alone(done):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_a_stage_in_one_line_and_the_next_run_goes_on(desk, number, code):
     write_table(desk.folder / "t", Task, map(question, range(12)))
-    desk.config("generate", {"teacher": TEACHER, "samples_per_task": 1})
+    desk.config("generate", {"teachers": [TEACHER], "samples_per_task": 1})
     with serving(StandIn(delay_s=0.1)) as server:
         desk.config("machine", {"endpoints": {"t": {"urls": [server.url], "max_in_flight": 1}}})
         run = subprocess.Popen(
@@ -417,7 +417,7 @@ def test_a_signal_stops_a_stage_in_one_line_and_the_next_run_goes_on(desk, numbe
 
 def test_an_ignored_hangup_stays_ignored(desk):
     write_table(desk.folder / "t", Task, map(question, range(12)))
-    desk.config("generate", {"teacher": TEACHER, "samples_per_task": 1})
+    desk.config("generate", {"teachers": [TEACHER], "samples_per_task": 1})
     with serving(StandIn(delay_s=0.1)) as server:
         desk.config("machine", {"endpoints": {"t": {"urls": [server.url], "max_in_flight": 1}}})
         run = subprocess.Popen(

@@ -30,8 +30,21 @@ class Serving(StrictModel):
     """Key-value cache on CPU, in GiB."""
     max_num_seqs: int = Field(64, ge=1)
     """Sequences that the server decodes together; also the number of requests kept in flight."""
+    servers: int = Field(1, ge=1)
+    """Servers of the `local` and `slurm` engines, each with a whole model; on GPUs each takes `tensor_parallel` of
+    them."""
+    gpus: list[int] | None = None
+    """GPUs of this machine that servers may take, by index; null for the first ones."""
     ready_timeout_s: float = Field(900, gt=0)
-    """How long a server may take to load before the stage fails with its log."""
+    """How long a server may take to load before it is given up, with the end of its log."""
+    stall_s: float = Field(300, gt=0)
+    """A server that has requests and makes no token for so long is started again."""
+    max_restarts: int = Field(3, ge=0)
+    """How often one server is started again before the others go on without it."""
+    drain_s: float = Field(20, ge=0)
+    """How long a stopped stage waits for answers that are on their way; they are kept. A second signal ends it."""
+    poll_s: float = Field(1.0, gt=0)
+    """How often servers are looked at."""
 
 
 class Training(StrictModel):

@@ -1,19 +1,23 @@
-"""Paid-for samples: the vLLM server, the client that asks it, and the ledger that keeps every answer."""
+"""Samples of teachers: what is wanted, the servers that give it, and the ledger that keeps every answer."""
 
-from pipeline.engine.ledger import Answer, Ledger
-from pipeline.engine.sampling import Request, SamplingCounts, collect_samples, make_requests, sample_missing
-from pipeline.engine.settings import EndpointEngine, LocalEngine, Sampling, Teacher
+from pipeline.engine.requests import Request, body_of, key_fields, make_requests, model_folder
+from pipeline.engine.rounds import Target
+from pipeline.engine.sampling import Sampler, SamplingCounts
+from pipeline.engine.settings import Budget, EndpointEngine, LocalEngine, Sampling, SlurmEngine, Teacher
 
 __all__ = [
-    "Answer",
+    "Budget",
     "EndpointEngine",
-    "Ledger",
     "LocalEngine",
     "Request",
+    "Sampler",
     "Sampling",
     "SamplingCounts",
+    "SlurmEngine",
+    "Target",
     "Teacher",
-    "collect_samples",
+    "body_of",
+    "key_fields",
     "make_requests",
-    "sample_missing",
+    "model_folder",
 ]

@@ -1,117 +1,160 @@
-"""Ask OpenAI-compatible servers over HTTP with bounded concurrency and patient retries.
+"""One request to an OpenAI-compatible server over HTTP: what came back, and what kind of failure it was.
 
 A bare aiohttp client: anything built on the `openai` package tops out near 900 samples/s a core, aiohttp at 6,800.
 """
 
-import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from pipeline.engine.ledger import Answer
-from pipeline.errors import UserError
+from pipeline.ledger import TOO_LONG, Answer
 
-MAX_TRIES = 8
-REQUEST_TIMEOUT_S = 3600.0
+REQUEST_TIMEOUT_S = 6 * 3600.0
+_TOO_LONG = ("maximum context length", "context length", "max_model_len")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Where to send requests."""
+class Target:
+    """How the servers of one teacher are spoken to."""
 
-    url: str
     model: str
+    """Model name sent with each request."""
     api_key: str | None
     vllm: bool
+    """Send vLLM's own fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request: a ledger key and the chat-completion fields that decide the answer."""
 
-    key: str
+    key: bytes
     body: dict[str, Any]
+    tokens: int
+    """About how many tokens it keeps a server busy with; for balancing alone."""
 
 
-async def ask_all(
-    asks: Sequence[Ask], servers: Sequence[Server], in_flight: int, alive: Callable[[], bool]
-) -> AsyncIterator[list[tuple[str, Answer]]]:
-    """Yield the (key, answer) pairs that have arrived since the last time, `in_flight` requests a server at a time.
+class Refused(Exception):
+    """The server will never take this request (a 4xx): not to be tried again."""
 
-    Connection errors, timeouts, 429 and 5xx are retried with growing waits. Raises UserError when a server refuses a
-    request for good (another 4xx) or stays unreachable, RuntimeError when `alive` says that our own server has ended.
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class Busy(Exception):
+    """The server asks for patience (429, 503 with Retry-After): no fault of the request."""
+
+    def __init__(self, problem: str, retry_after_s: float | None) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
+
+
+class Failed(Exception):
+    """The server failed (5xx, broken connection, an answer that is none): to be tried again."""
+
+
+async def ask(
+    session: aiohttp.ClientSession, url: str, target: Target, wanted: Ask, on_token: Callable[[], None] | None = None
+) -> Answer:
+    """Send one request. With `on_token` the answer is streamed and the function called at every piece.
+
+    Raises Refused, Busy or Failed.
     """
-    waiting = iter(asks)
-    arrived: asyncio.Queue[tuple[str, Answer]] = asyncio.Queue()
-
-    async def work(session: aiohttp.ClientSession, server: Server) -> None:
-        for ask in waiting:
-            arrived.put_nowait((ask.key, await _ask(session, server, ask, alive)))
-
-    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=30)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        working = asyncio.gather(*(work(session, server) for server in servers for _ in range(in_flight)))
-        # Looked at whatever ends us: asyncio prints the traceback of an error that nobody asked for.
-        working.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-        try:
-            left = len(asks)
-            while left:
-                first = asyncio.ensure_future(arrived.get())
-                either: set[asyncio.Future[Any]] = {first, working}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if not first.done():
-                    first.cancel()
-                    working.result()  # raises the error that ended the workers
-                batch = [await first, *(arrived.get_nowait() for _ in range(arrived.qsize()))]
-                left -= len(batch)
-                yield batch
-            await working
-        finally:
-            working.cancel()
-
-
-async def _ask(session: aiohttp.ClientSession, server: Server, ask: Ask, alive: Callable[[], bool]) -> Answer:
-    headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
-    body = {"model": server.model, **ask.body}
-    if server.vllm:
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    body = {"model": target.model, **wanted.body}
+    if target.vllm:
         # Raw text with its stop marker: a server-side parser or stripping would lose what the model wrote.
         body |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
-    problem = ""
-    for attempt in range(MAX_TRIES):
-        if attempt:
-            await asyncio.sleep(min(30.0, 0.5 * 2**attempt) * random.uniform(0.5, 1.0))
-        if not alive():
-            raise RuntimeError("the vLLM server has ended")
+    if on_token is not None:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    try:
+        async with session.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
+            if reply.status != 200:
+                return _refusal(reply.status, reply.headers, (await reply.text())[:2000], wanted)
+            if on_token is not None and reply.content_type == "text/event-stream":
+                return _answer_of(await _read_stream(reply, on_token), wanted)
+            return _answer_of(await reply.json(content_type=None), wanted)
+    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+        raise Failed(f"{type(error).__name__}: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failed(f"an answer that is no chat completion ({type(error).__name__}: {error})") from None
+
+
+def _refusal(status: int, headers: Mapping[str, str], text: str, wanted: Ask) -> Answer:
+    problem = f"HTTP {status}: {text[:300]}"
+    if status == 400 and any(words in text for words in _TOO_LONG):
+        return Answer("", TOO_LONG, None, 0, 0, wanted.body["max_tokens"], wanted.body["seed"])
+    if status in (429, 503):
         try:
-            async with session.post(f"{server.url}/chat/completions", json=body, headers=headers) as reply:
-                if reply.status == 200:
-                    return _answer_of(await reply.json(), ask)
-                problem = f"HTTP {reply.status}: {(await reply.text())[:300]}"
-                if reply.status == 400 and "context length" in problem:
-                    return Answer("", "prompt_too_long", None, 0, 0, ask.body["max_tokens"], ask.body["seed"])
-                if 400 <= reply.status < 500 and reply.status not in (408, 429):
-                    raise UserError(f"{server.url}: refused a request with {problem}; mend the teacher's settings")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            problem = f"{type(error).__name__}: {error}"
-    raise UserError(
-        f"{server.url}: no answer after {MAX_TRIES} tries, last {problem}; what finished is kept, run again"
-    )
+            after = float(headers["Retry-After"])
+        except (KeyError, ValueError):
+            after = None
+        raise Busy(problem, after)
+    if 400 <= status < 500 and status != 408:
+        raise Refused(status, problem)
+    raise Failed(problem)
 
 
-def _answer_of(reply: dict[str, Any], ask: Ask) -> Answer:
+def _answer_of(reply: Mapping[str, Any], wanted: Ask) -> Answer:
+    if not reply["choices"]:
+        raise Failed("an answer without choices")
     choice, usage = reply["choices"][0], reply.get("usage") or {}
     message = choice["message"]
-    # The field is `reasoning_content` on older servers, `reasoning` on newer ones.
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    reason = choice.get("finish_reason") or "stop"
+    if reason in ("abort", "error"):
+        raise Failed(f"finish_reason {reason}")
     return Answer(
         text=message.get("content") or "",
-        finish_reason=choice.get("finish_reason") or "stop",
-        reasoning=reasoning,
+        finish_reason=reason,
+        # The field is `reasoning_content` on older servers, `reasoning` on newer ones.
+        reasoning=message.get("reasoning_content") or message.get("reasoning"),
         num_prompt_tokens=int(usage.get("prompt_tokens") or 0),
         num_output_tokens=int(usage.get("completion_tokens") or 0),
-        max_tokens=ask.body["max_tokens"],
-        seed=ask.body["seed"],
+        max_tokens=wanted.body["max_tokens"],
+        seed=wanted.body["seed"],
+        tool_calls=message.get("tool_calls") or None,
+        token_ids=choice.get("token_ids"),
     )
+
+
+async def _read_stream(reply: aiohttp.ClientResponse, on_token: Callable[[], None]) -> dict[str, Any]:
+    """Put a stream of server-sent events together to what the server would have answered in one piece."""
+    parts: dict[str, list[str]] = {"content": [], "reasoning": []}
+    calls: dict[int, dict[str, Any]] = {}
+    finish, usage, seen = None, None, False
+    async for line in reply.content:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            break
+        event = json.loads(data)
+        on_token()
+        usage = event.get("usage") or usage
+        for choice in event["choices"][:1]:
+            seen = True
+            delta = choice.get("delta") or {}
+            parts["content"].append(delta.get("content") or "")
+            parts["reasoning"].append(delta.get("reasoning_content") or delta.get("reasoning") or "")
+            for call in delta.get("tool_calls") or []:
+                _add_call(calls, call)
+            finish = choice.get("finish_reason") or finish
+    if seen and finish is None:
+        raise Failed("a stream that broke off")
+    message = {
+        "content": "".join(parts["content"]),
+        "reasoning": "".join(parts["reasoning"]) or None,
+        "tool_calls": [calls[number] for number in sorted(calls)],
+    }
+    return {"choices": [{"message": message, "finish_reason": finish}] if seen else [], "usage": usage}
+
+
+def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> None:
+    call = calls.setdefault(delta["index"], {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+    call["id"] = delta.get("id") or call["id"]
+    for name in ("name", "arguments"):
+        call["function"][name] += (delta.get("function") or {}).get(name) or ""

@@ -1,48 +1,42 @@
-"""From tasks to samples: make requests, look each up in the ledger, ask a server for the missing ones, assemble."""
+"""From requests to samples: look each up in the ledger, ask servers for the missing ones, assemble in order."""
 
 import asyncio
-import contextlib
-import json
-import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.chat.parse import parse_turn, special_tokens
 from pipeline.config import Machine
-from pipeline.engine.ledger import Answer, Ledger
-from pipeline.engine.server import VllmServer, read_counters
-from pipeline.engine.settings import EndpointEngine, LocalEngine, Teacher
-from pipeline.errors import UserError
-from pipeline.progress import Progress, say
+from pipeline.engine.prompts import PromptLengths
+from pipeline.engine.requests import Request, body_of, changed_fields, key_fields, make_requests, model_folder
+from pipeline.engine.servers import max_in_flight, replicas_of, target_of
+from pipeline.engine.settings import Budget, Teacher
+from pipeline.engine.status import Status
+from pipeline.ledger import TOO_LONG, Answer, Ledger, choose
+from pipeline.progress import say
 from pipeline.records import Sample, Task, canonical_json, content_id
-from pipeline.work import fingerprint
+from pipeline.work import FINGERPRINTS
 
-MODEL_FILES = ("*.safetensors", "*.bin", "config.json", "generation_config.json", "tokenizer*", "chat_template*")
 if TYPE_CHECKING:
-    from pipeline.engine.client import Server as HttpServer
+    from pipeline.engine.client import Ask
+    from pipeline.engine.fleet import Fleet
 
-_BLOCK = 500  # requests assembled at a time: bounds the texts in memory
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One wanted sample: which task, which attempt, and the ledger key of everything that decides it."""
-
-    task: Task
-    index: int
-    key: str
-    seed: int
+_BLOCK = 2_000  # requests looked up or assembled at a time: bounds what is in memory
+_PASSES = 3  # a pass after the first asks for stored answers that turned out to be damaged
+Requests = Callable[[], Iterable[Request]]
+"""Makes the same requests, in the same order, each time it is called."""
 
 
 @dataclass(slots=True)
 class SamplingCounts:
     """What a sampling run did; the `server_` counters are vLLM's own, read from /metrics.
 
-    `server_requests` and `server_generated_tokens` must equal `requests_sent` and `received_tokens`.
+    `server_requests` and `server_generated_tokens` equal `requests_sent` and `received_tokens` where no server had to
+    be started again.
     """
 
     requested: int = 0
@@ -50,153 +44,246 @@ class SamplingCounts:
     requests_sent: int = 0
     received_tokens: int = 0
     output_tokens_per_s: float = 0.0
+    lost: int = 0
+    server_restarts: int = 0
     server_requests: int = 0
     server_prompt_tokens: int = 0
     server_generated_tokens: int = 0
 
 
-def model_identity(teacher: Teacher, model: Path | None, cache: Path) -> str:
-    """What names the teacher's weights, tokenizer and template in a key: a content hash, or a declared revision."""
-    if isinstance(teacher.engine, EndpointEngine):
-        return f"{teacher.engine.model}@{teacher.engine.model_revision}"
-    if model is None:
-        raise UserError(f"teacher {teacher.name}: a local engine serves a model folder; give it with --in")
-    files = {file for pattern in MODEL_FILES for file in model.glob(pattern)}
-    return fingerprint(model, cache, only=files)
+@dataclass(slots=True)
+class Sampler:
+    """One teacher, its servers and the ledger: `with Sampler(...) as sampler: sampler.ask(...)`, as often as wanted.
 
-
-def make_requests(tasks: Iterable[Task], teacher: Teacher, identity: str, seed: int, samples: int) -> Iterator[Request]:
-    """`samples` requests a task, in task order. Equal keys mean interchangeable samples.
-
-    The key holds canonical messages and tools, template arguments, the model's identity, engine settings and sampling
-    parameters except max_tokens, the recipe's seed and the index. Each request's own seed follows from it.
+    Servers are started for the first sample that the ledger lacks, and ended with the block.
     """
-    sampling = teacher.sampling.model_dump(mode="json", exclude={"max_tokens"})
-    engine = teacher.engine.model_dump(mode="json")
-    for task in tasks:
-        for index in range(samples):
-            key = content_id(
-                {"messages": task.messages, "tools": task.tools, "template_kwargs": teacher.template_kwargs},
-                {"model": identity, "engine": engine, "sampling": sampling, "seed": seed, "index": index},
+
+    teacher: Teacher
+    given_model: Path | None
+    """Model folder given with --in."""
+    seed: int
+    machine: Machine
+    ledger: Ledger
+    folder: Path
+    """Takes the logs of servers."""
+    budget: Budget = field(default_factory=Budget)
+    counts: SamplingCounts = field(default_factory=SamplingCounts)
+    budget_reached: bool = False
+    lost: dict[bytes, str] = field(default_factory=dict)
+    """Keys that no server would answer, and why."""
+    damaged: int = 0
+    """Stored answers that turned out to be damaged when they were read; ask again."""
+    fields: dict[str, Any] = field(init=False)
+    """The key fields, see `key_fields`."""
+    _model: Path | None = field(init=False)
+    _runner: asyncio.Runner | None = None
+    _fleet: "Fleet | None" = None
+    _waiting: set[bytes] = field(default_factory=set)
+    _started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._model = model_folder(self.teacher, self.given_model)
+        self.fields = key_fields(self.teacher, self._model, FINGERPRINTS, self.seed)
+
+    def __enter__(self) -> "Sampler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runner is not None:
+            try:
+                if self._fleet is not None:
+                    self._runner.run(self._end_fleet(self._fleet))
+            finally:
+                self._runner.close()
+                self._runner = self._fleet = None
+
+    def requests(self, tasks: Iterable[Task], indices: Iterable[int]) -> Iterator[Request]:
+        """The teacher's requests for tasks."""
+        return make_requests(tasks, self.fields, indices)
+
+    def ask(self, requests: Requests, total: int) -> None:
+        """Ask for every request that the ledger cannot serve; each answer is on disk before it is counted.
+
+        Raises UserError when no server is left. What a server refuses for good stands in `lost`.
+        """
+        self.ledger.declare({"teacher": self.teacher.name, **self.fields})
+        if self.budget_reached:
+            return
+        # A sample that was cut is met again by the second pass, with the larger limit.
+        for number in range(len(self.teacher.limits)):
+            status = Status(self.teacher.name, total)
+            missing = self._missing(requests(), status)
+            first = next((wanted for wanted in missing if wanted is not None), None)
+            if first is not None:
+                with status:
+                    self._runner = self._runner or asyncio.Runner()
+                    self._runner.run(self._ask_missing(first, missing, status))
+            elif number == 0 and total:
+                say(f"ledger: all {total} samples of {self.teacher.name} are there")
+            self._count(status, first_pass=number == 0)
+
+    def _count(self, status: Status, first_pass: bool) -> None:
+        counts = self.counts
+        counts.requested += status.total if first_pass else 0
+        counts.reused += status.reused if first_pass else 0
+        counts.requests_sent += status.received
+        counts.received_tokens += status.output_tokens
+        if status.received:
+            counts.output_tokens_per_s = round(status.output_tokens_per_s, 1)
+        if self._fleet is not None:
+            self.lost = {wanted.key: why for wanted, why in self._fleet.lost}
+        counts.lost = len(self.lost)
+
+    def _missing(self, requests: Iterable[Request], status: Status) -> "Iterator[Ask | None]":
+        """What is to be sent, each key once; None after each block, where others may have their turn."""
+        from pipeline.engine.client import Ask
+
+        lengths = PromptLengths(self.teacher, self._model)
+        requests = iter(requests)
+        while block := list(islice(requests, _BLOCK)):
+            out = frozenset(self._waiting)  # before the look-up: what arrives meanwhile is found by neither otherwise
+            found = self.ledger.find([request.key for request in block])
+            settled = []
+            for request in block:
+                key = request.key
+                stored, limit = choose(found.get(key, ()), self.teacher.limits)
+                if stored is not None:
+                    status.reused += 1
+                elif key in out or key in self._waiting or key in self.lost:
+                    continue
+                elif lengths.too_long(request, limit):
+                    settled.append((key, Answer("", TOO_LONG, None, 0, 0, limit, request.seed)))
+                else:
+                    self._waiting.add(key)
+                    yield Ask(key, body_of(request, self.teacher, limit), len(request.task.messages) // 4 + limit)
+            if settled:
+                self.ledger.put(settled)
+                status.settled += len(settled)
+            yield None
+
+    async def _ask_missing(self, first: "Ask", missing: "Iterator[Ask | None]", status: Status) -> None:
+        if self._fleet is None:
+            self._fleet = await self._start_fleet()
+        fleet = self._fleet
+        status.lanes = fleet.lanes
+        pump = asyncio.create_task(self._store_answers(fleet, _in_turns(first, missing), status))
+        try:
+            await asyncio.shield(pump)
+        except asyncio.CancelledError:
+            say(f"stopping: waiting up to {self.machine.serving.drain_s:.0f} s for answers that are on their way")
+            fleet.drain()
+            await pump
+            raise
+
+    async def _store_answers(self, fleet: "Fleet", asks: "AsyncIterator[Ask]", status: Status) -> None:
+        async with aclosing(fleet.answers(asks)) as arriving:
+            async for pairs in arriving:
+                # One sync for all that arrived together: a sync per answer would cap the rate of a fast server.
+                await asyncio.to_thread(self.ledger.put, pairs)
+                self._waiting.difference_update(key for key, _ in pairs)
+                status.add([answer for _, answer in pairs])
+                if self._is_spent(status) and not self.budget_reached:
+                    self.budget_reached = True
+                    say(f"budget: reached after {status.received} samples; ending with what there is")
+                    fleet.drain()
+
+    def _is_spent(self, status: Status) -> bool:
+        tokens = self.counts.received_tokens + status.output_tokens
+        serving = self.machine.serving
+        hours = (time.monotonic() - self._started) / 3600 * serving.servers * serving.tensor_parallel
+        over_tokens = self.budget.output_tokens is not None and tokens >= self.budget.output_tokens
+        return over_tokens or (self.budget.gpu_hours is not None and hours >= self.budget.gpu_hours)
+
+    async def _start_fleet(self) -> "Fleet":
+        from pipeline.engine.fleet import Fleet
+
+        self._started = self._started or time.monotonic()
+        replicas = replicas_of(self.teacher, self._model, self.machine, self.folder)
+        target = target_of(self.teacher, self.machine)
+        return await Fleet(
+            replicas, target, max_in_flight(self.teacher, self.machine), self.machine.serving
+        ).__aenter__()
+
+    async def _end_fleet(self, fleet: "Fleet") -> None:
+        totals = await fleet.read_totals()
+        self.counts.server_requests = totals.get("vllm:request_success_total", 0)
+        self.counts.server_prompt_tokens = totals.get("vllm:prompt_tokens_total", 0)
+        self.counts.server_generated_tokens = totals.get("vllm:generation_tokens_total", 0)
+        self.counts.server_restarts = sum(lane.restarts for lane in fleet.lanes)
+        await fleet.__aexit__()
+
+    def collect(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """The samples of all requests that are not lost, in their order, parsed from the ledger's raw answers.
+
+        A stored answer that turns out to be damaged is left out and counted in `damaged`.
+        """
+        markers = special_tokens(self._model) if self._model is not None else ()
+        self.damaged = 0
+        requests = iter(requests)
+        while block := list(islice(requests, _BLOCK)):
+            found = self.ledger.find([request.key for request in block])
+            chosen = [choose(found.get(request.key, ()), self.teacher.limits)[0] for request in block]
+            places = [(request.key, place) for request, place in zip(block, chosen, strict=True) if place is not None]
+            wanted = (request for request, place in zip(block, chosen, strict=True) if place is not None)
+            for request, answer in zip(wanted, self.ledger.read(places), strict=True):
+                if answer is None:
+                    self.damaged += 1
+                else:
+                    yield sample_of(request, answer, self.teacher, markers)
+
+    def ask_and_collect(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
+        """Samples of a few tasks that fit in memory; damaged ones are asked for anew."""
+        for _ in range(_PASSES):
+            self.ask(lambda: self.requests(tasks, indices), len(tasks) * len(indices))
+            samples = list(self.collect(self.requests(tasks, indices)))
+            if not self.damaged:
+                break
+        return samples
+
+    def explain_change(self, tasks: Callable[[], Iterable[Task]], indices: Iterable[int]) -> None:
+        """Say which key field differs from the teacher's last run, and how many samples that run would have spared."""
+        known = [fields for fields in self.ledger.known_fields() if fields.get("teacher") == self.teacher.name]
+        now = {"teacher": self.teacher.name, **self.fields}
+        if not known or now in known:
+            return
+        changes = changed_fields(known[-1], now)
+        older = {name: value for name, value in known[-1].items() if name != "teacher"}
+        requests = make_requests(tasks(), older, list(indices))
+        spared = 0
+        while block := list(islice(requests, _BLOCK)):
+            found = self.ledger.find([request.key for request in block])
+            spared += sum(choose(found.get(r.key, ()), self.teacher.limits)[0] is not None for r in block)
+        if spared:
+            say(
+                f"ledger: {spared} stored samples of {self.teacher.name} do not fit any more, since "
+                f"{'; '.join(changes)}. They stay stored; as many are asked for anew"
             )
-            yield Request(task, index, key, int(content_id("seed", key)[:8], 16) & 0x7FFFFFFF)
 
 
-def usable(answer: Answer, max_tokens: int) -> bool:
-    """Whether a stored answer is what this token limit would have given: finished within it, or cut by the same one."""
-    if answer.finish_reason == "length":
-        return answer.max_tokens == max_tokens
-    return answer.num_output_tokens <= max_tokens
+async def _in_turns(first: "Ask", missing: "Iterator[Ask | None]") -> "AsyncIterator[Ask]":
+    yield first
+    for wanted in missing:
+        if wanted is None:
+            await asyncio.sleep(0)  # answers are stored while a long stretch is looked up
+        else:
+            yield wanted
 
 
-def sample_missing(
-    requests: Sequence[Request], teacher: Teacher, model: Path | None, machine: Machine, ledger: Ledger, log: Path
-) -> SamplingCounts:
-    """Ask for every request that the ledger cannot serve; each answer is on disk before it is counted."""
-    limit = teacher.sampling.max_tokens
-    known = {key for key, answer in ledger.get([r.key for r in requests]) if usable(answer, limit)}
-    # Equal requests (one prompt in two tasks) are asked once.
-    missing = list({r.key: r for r in requests if r.key not in known}.values())
-    counts = SamplingCounts(requested=len(requests), reused=sum(r.key in known for r in requests))
-    if counts.reused:
-        say(f"ledger: {counts.reused} of {len(requests)} samples are already there")
-    if missing:
-        with _serving(teacher, model, machine, log) as server:
-            asyncio.run(_ask_missing(missing, teacher, machine, ledger, server, counts))
-            if server is not None:
-                for name, value in read_counters(server.url).items():
-                    setattr(counts, name, value)
-    return counts
-
-
-def _serving(
-    teacher: Teacher, model: Path | None, machine: Machine, log: Path
-) -> AbstractContextManager[VllmServer | None]:
-    if not isinstance(teacher.engine, LocalEngine):
-        return contextlib.nullcontext()
-    assert model is not None
-    return VllmServer(model, teacher.name, teacher.engine, machine, log)
-
-
-async def _ask_missing(
-    missing: Sequence[Request],
-    teacher: Teacher,
-    machine: Machine,
-    ledger: Ledger,
-    server: VllmServer | None,
-    counts: SamplingCounts,
-) -> None:
-    from pipeline.engine.client import Ask, ask_all
-
-    servers, in_flight = _servers_of(teacher, machine, server)
-    asks = [Ask(request.key, _body(request, teacher)) for request in missing]
-    started = time.monotonic()
-    with Progress(f"samples of {teacher.name}", counts.requested, "samples", done=counts.reused) as progress:
-        async for batch in ask_all(asks, servers, in_flight, lambda: server is None or server.alive):
-            # One sync for all that arrived together: a sync per answer would cap the rate of a fast server.
-            await asyncio.to_thread(ledger.put, batch)
-            counts.requests_sent += len(batch)
-            counts.received_tokens += sum(answer.num_output_tokens for _, answer in batch)
-            counts.output_tokens_per_s = round(counts.received_tokens / (time.monotonic() - started), 1)
-            progress.advance(len(batch), f"{counts.output_tokens_per_s:.0f} output tokens/s")
-
-
-def _servers_of(teacher: Teacher, machine: Machine, server: VllmServer | None) -> "tuple[list[HttpServer], int]":
-    from pipeline.engine.client import Server as HttpServer
-
-    if server is not None:
-        return [HttpServer(server.url, teacher.name, None, vllm=True)], machine.serving.max_num_seqs
-    assert isinstance(teacher.engine, EndpointEngine)
-    endpoint = machine.endpoints.get(teacher.name)
-    if endpoint is None:
-        raise UserError(
-            f"teacher {teacher.name} uses running servers, but the machine file names none: add "
-            f"endpoints: {{{teacher.name}: {{urls: [http://HOST:PORT/v1]}}}}"
-        )
-    api_key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
-    if endpoint.api_key_env and not api_key:
-        raise UserError(f"the environment variable {endpoint.api_key_env} is not set (key of teacher {teacher.name})")
-    engine = teacher.engine
-    servers = [HttpServer(url.rstrip("/"), engine.model, api_key, engine.vllm) for url in endpoint.urls]
-    return servers, endpoint.max_in_flight
-
-
-def _body(request: Request, teacher: Teacher) -> dict[str, Any]:
-    body: dict[str, Any] = {"messages": json.loads(request.task.messages), "seed": request.seed, "n": 1}
-    body |= teacher.sampling.model_dump(mode="json")
-    if request.task.tools is not None:
-        # Without a server-side tool parser vLLM answers 400 unless tool_choice is "none"; calls stay in the raw text.
-        body |= {"tools": json.loads(request.task.tools), "tool_choice": "none"}
-    if teacher.template_kwargs:
-        body["chat_template_kwargs"] = teacher.template_kwargs
-    return body
-
-
-def collect_samples(
-    requests: Sequence[Request], teacher: Teacher, model: Path | None, ledger: Ledger
-) -> Iterator[Sample]:
-    """The samples of all requests in request order, parsed from the ledger's raw answers."""
-    markers = special_tokens(model) if model is not None else ()
-    for start in range(0, len(requests), _BLOCK):
-        block = requests[start : start + _BLOCK]
-        answers = dict(ledger.get([request.key for request in block]))
-        for request in block:
-            yield _sample_of(request, answers[request.key], teacher, markers)
-
-
-def _sample_of(request: Request, answer: Answer, teacher: Teacher, markers: Sequence[str]) -> Sample:
+def sample_of(request: Request, answer: Answer, teacher: Teacher, markers: Iterable[str]) -> Sample:
+    """The record of an answer: raw text in `turns`, what our parser makes of it in `messages` and `outcome`."""
     messages, outcome = parse_turn(
         answer.text,
         answer.finish_reason,
         reasoning=answer.reasoning,
         thinking=teacher.thinking,
-        markers=markers,
+        markers=tuple(markers),
     )
-    turn = {"text": answer.text, "finish_reason": answer.finish_reason}
-    if answer.reasoning is not None:
-        turn["reasoning"] = answer.reasoning
+    turn: dict[str, Any] = {"text": answer.text, "finish_reason": answer.finish_reason, "max_tokens": answer.max_tokens}
+    for name in ("reasoning", "tool_calls", "token_ids"):
+        if getattr(answer, name) is not None:
+            turn[name] = getattr(answer, name)
     return Sample(
-        sample_id=content_id("sample", request.task.task_id, request.key, answer.text),
+        sample_id=content_id("sample", request.task.task_id, request.key.hex(), answer.text),
         task_id=request.task.task_id,
         index=request.index,
         teacher=teacher.name,

@@ -79,7 +79,7 @@ def open_work(
     parts = [part for part in out.parts if part not in ("data", "/", "..", ".")][-3:]
     folder = WORK_ROOT.joinpath(*parts)
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder, stage):
+    with one_writer(folder, f"`{stage}` is being run"):
         reap_leftovers(folder / "processes.json")
         with Guard(folder / "processes.json"):
             digest = digest_of(stage, config, inputs, with_code)
@@ -90,7 +90,8 @@ def open_work(
 
 
 @contextlib.contextmanager
-def _lock(folder: Path, stage: str) -> Iterator[None]:
+def one_writer(folder: Path, what: str) -> Iterator[None]:
+    """Hold the lock of a folder. Raises UserError that names the holder while another process has it."""
     from filelock import FileLock, Timeout
 
     lock, holder = FileLock(folder / "lock"), folder / "lock.json"
@@ -98,8 +99,9 @@ def _lock(folder: Path, stage: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         found = json.loads(holder.read_text()) if holder.exists() else {}
+        in_job = f" (Slurm job {found['slurm_job']})" if found.get("slurm_job") else ""
         raise UserError(
-            f"{folder}: `{stage}` is being run by process {found.get('pid', '?')} on {found.get('host', '?')} "
+            f"{folder}: {what} by process {found.get('pid', '?')} on {found.get('host', '?')}{in_job} "
             f"since {found.get('since', '?')}; one run at a time. Wait for it, or stop it first"
         ) from None
     try:

@@ -14,7 +14,7 @@ import yaml
 from aiohttp import web
 
 from pipeline.config import load_config
-from pipeline.engine import client
+from pipeline.engine import fleet, lane
 from pipeline.errors import UserError
 from pipeline.records import Sample, Task, canonical_json, content_id, prompt_id_of
 from pipeline.shards import iter_table, write_table
@@ -48,7 +48,7 @@ def bench(tmp_path, monkeypatch):
     write_table(tmp_path / "tasks", Task, [*map(task, range(10)), task(90, "heldout"), task(91, "heldout")])
     engine = {"type": "endpoints", "model": "m", "model_revision": "1"}
     teacher = {"name": "t", "engine": engine, "sampling": {"max_tokens": 64}}
-    (tmp_path / "generate.yaml").write_text(yaml.safe_dump({"samples_per_task": 3, "teacher": teacher}))
+    (tmp_path / "generate.yaml").write_text(yaml.safe_dump({"samples_per_task": 3, "teachers": [teacher]}))
     return tmp_path
 
 
@@ -103,7 +103,12 @@ def test_more_samples_a_task_cost_only_the_new_ones(bench):
 
 @pytest.mark.parametrize(
     "override",
-    ["teacher.sampling.temperature=0.5", "teacher.engine.model_revision=2", "seed=1", "teacher.template_kwargs={a: 1}"],
+    [
+        "teachers.0.sampling.temperature=0.5",
+        "teachers.0.engine.model_revision=2",
+        "seed=1",
+        "teachers.0.template_kwargs={a: 1}",
+    ],
 )
 def test_a_changed_key_field_never_reuses_an_old_sample(bench, override):
     with serving(StandIn()) as server:
@@ -118,13 +123,14 @@ def test_a_larger_token_limit_asks_again_only_for_what_was_cut(bench):
         use_server(bench, server.url)
         run(bench)
         server.finish_reason = "stop"
-        report, samples = run(bench, "longer", "teacher.sampling.max_tokens=128")
+        report, samples = run(bench, "longer", "teachers.0.sampling.max_tokens=128")
     assert report["requests_sent"] == 30
     assert Counter(s.outcome for s in samples) == {"complete": 30}
 
 
 def test_faults_of_the_server_are_retried_and_lose_nothing(bench, monkeypatch):
-    monkeypatch.setattr(client.random, "uniform", lambda low, high: 0.0)
+    monkeypatch.setattr(fleet.random, "uniform", lambda low, high: 0.0)
+    monkeypatch.setattr(lane, "FIRST_PAUSE_S", 0.01)
     faults = {0: web.Response(status=429), 3: web.Response(status=503), 5: None, 7: web.Response(status=500)}
     with serving(StandIn(faults=faults)) as server:
         use_server(bench, server.url)
@@ -153,7 +159,7 @@ def test_a_refused_request_ends_the_stage_and_keeps_what_finished(bench):
 
 
 def test_an_unreachable_server_is_a_user_error(bench, monkeypatch):
-    monkeypatch.setattr(client, "MAX_TRIES", 1)
+    monkeypatch.setattr(fleet, "MAX_TRIES", 1)
     use_server(bench, "http://127.0.0.1:9/v1")
     with pytest.raises(UserError, match="no answer after 1 tries"):
         run(bench)

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     ledger = load_machine().ledger
     found = [*work_folders(arguments.work, ledger), *half_moved(arguments.data)]
     if arguments.ledger:
-        found += [Leftover(path, "ledger of finished samples") for path in sorted(ledger.glob("ledger.sqlite*"))]
+        parts = (ledger / "segments", ledger / "index.sqlite")
+        found += [Leftover(path, "ledger of finished samples") for path in parts if path.exists()]
     if not found:
         print(f"nothing to clean below {arguments.work} and {arguments.data}")
         return 0

@@ -1,0 +1,276 @@
+"""One queue of requests over many servers that may be slow, busy, stuck or dead.
+
+Each request goes to the free server with the fewest outstanding tokens. A server that asks for patience is left alone
+for a while and then tried with less; one that ends or makes no token is started again, and what it was working on is
+queued once more. A health endpoint answers 200 over a dead engine (vllm-project/vllm#39863), so tokens alone count:
+those under /metrics, and where a server has none, those of the stream.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+import aiohttp
+
+from pipeline.config import Serving
+from pipeline.engine.client import REQUEST_TIMEOUT_S, Ask, Busy, Failed, Refused, Target, ask
+from pipeline.engine.lane import LONGEST_PAUSE_S, Lane
+from pipeline.engine.replica import Replica, RunningServer
+from pipeline.errors import UserError
+from pipeline.ledger import Answer
+from pipeline.progress import say
+
+MAX_TRIES = 8
+"""Failures after which a request, or a server without an answer in between, is given up."""
+EVERYTHING_REFUSED = 20
+"""So many refusals without one answer end the run: no request of it will do."""
+Pairs = list[tuple[bytes, Answer]]
+
+
+class Fleet:
+    """`async with Fleet(...) as fleet: async for pairs in fleet.answers(asks)`."""
+
+    def __init__(self, replicas: Sequence[Replica], target: Target, max_in_flight: int, patience: Serving) -> None:
+        self.lanes = [Lane(replica, max_in_flight, float(max_in_flight)) for replica in replicas]
+        self._target, self._patience = target, patience
+        self._again: deque[Ask] = deque()
+        self._delayed = 0
+        self._tries: Counter[bytes] = Counter()
+        self._deaths: Counter[bytes] = Counter()
+        self._results: asyncio.Queue[tuple[bytes, Answer] | None] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._draining = False
+        self.lost: list[tuple[Ask, str]] = []
+        """Requests that were refused or given up, and why."""
+        self.received = 0
+
+    async def __aenter__(self) -> "Fleet":
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=30)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        for lane in self.lanes:
+            lane.reset()
+            await asyncio.to_thread(lane.replica.start)
+        self._watchers = [asyncio.create_task(self._watch(lane)) for lane in self.lanes]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._watchers:
+            task.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._cancel_requests()
+        await self._session.close()
+        await asyncio.gather(*(asyncio.to_thread(lane.replica.stop) for lane in self.lanes))
+
+    async def answers(self, asks: AsyncIterator[Ask]) -> AsyncGenerator[Pairs, None]:
+        """Yield what has arrived since the last time, until everything is answered or lost.
+
+        Raises UserError when no server is left, or no request of the run will ever be taken.
+        """
+        dispatcher = asyncio.create_task(self._dispatch(asks))
+        dispatcher.add_done_callback(lambda _: self._results.put_nowait(None))
+        try:
+            while (first := await self._results.get()) is not None:
+                batch = [first]
+                while not self._results.empty() and (more := self._results.get_nowait()) is not None:
+                    batch.append(more)
+                yield batch
+                if dispatcher.done() and self._results.empty():
+                    break
+            await dispatcher  # raises what ended it
+        finally:
+            dispatcher.cancel()
+            with contextlib.suppress(BaseException):
+                await dispatcher
+
+    def drain(self) -> None:
+        """Send nothing more; what is on its way may still arrive for `drain_s` seconds."""
+        self._draining = True
+        self._changed.set()
+
+    async def read_totals(self) -> dict[str, int]:
+        """The servers' own counters, summed."""
+        await asyncio.gather(*(lane.read_counters(self._session) for lane in self.lanes if lane.ready))
+        total: Counter[str] = Counter()
+        for lane in self.lanes:
+            total.update(lane.totals())
+        return dict(total)
+
+    async def _dispatch(self, asks: AsyncIterator[Ask]) -> None:
+        exhausted = False
+        while not self._draining:
+            if self._again:
+                wanted = self._again.popleft()
+            elif not exhausted:
+                try:
+                    wanted = await anext(asks)
+                except StopAsyncIteration:
+                    exhausted = True
+                    continue
+            elif self._delayed or any(lane.in_flight for lane in self.lanes):
+                await self._wait(1.0)
+                continue
+            else:
+                return
+            lane = await self._free_lane()
+            if lane is None:
+                break
+            task = asyncio.create_task(self._one(lane, wanted))
+            lane.took(wanted, task)
+        deadline = time.monotonic() + self._patience.drain_s
+        while any(lane.in_flight for lane in self.lanes) and time.monotonic() < deadline:
+            await self._wait(0.2)
+        await self._cancel_requests()
+
+    async def _free_lane(self) -> Lane | None:
+        """The free server with the least to do, waiting for one; None when draining has begun."""
+        while not self._draining:
+            now = time.monotonic()
+            free = [lane for lane in self.lanes if lane.free(now)]
+            if free:
+                return min(free, key=lambda lane: lane.outstanding)
+            if all(lane.gone for lane in self.lanes):
+                raise UserError("; ".join(f"{lane.replica.name}: {lane.gone}" for lane in self.lanes))
+            soonest = min((lane.open_at - now for lane in self.lanes if lane.open_at > now), default=1.0)
+            await self._wait(min(1.0, soonest))
+        return None
+
+    async def _wait(self, seconds: float) -> None:
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    async def _one(self, lane: Lane, wanted: Ask) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        url = lane.replica.url
+        streamed = None if lane.metrics else lambda: setattr(lane, "progress_at", time.monotonic())
+        try:
+            if url is None:
+                raise Failed("the server has no address any more")
+            answer = await ask(self._session, url, self._target, wanted, streamed)
+        except Refused as refusal:
+            self._refuse(lane, wanted, refusal)
+        except Busy as busy:
+            lane.limit = max(1.0, lane.limit / 2)
+            lane.pause(str(busy), busy.retry_after_s)
+            self._again.append(wanted)
+            self._give_up_if_hopeless(lane)
+        except Failed as failure:
+            self._failed(lane, wanted, str(failure))
+        else:
+            lane.succeeded()
+            self.received += 1
+            self._results.put_nowait((wanted.key, answer))
+        finally:
+            lane.left(wanted, task)
+            self._changed.set()
+
+    def _refuse(self, lane: Lane, wanted: Ask, refusal: Refused) -> None:
+        lane.progress_at = time.monotonic()
+        self.lost.append((wanted, f"{lane.replica.name} refused it with {refusal}"))
+        hopeless = refusal.status in (401, 403, 404) or len(self.lost) >= EVERYTHING_REFUSED
+        if hopeless and not self.received and not any(other.ready and other is not lane for other in self.lanes):
+            lane.gone, lane.ready = f"refused every request, last with {refusal}; mend the teacher's settings", False
+
+    def _failed(self, lane: Lane, wanted: Ask, problem: str) -> None:
+        lane.pause(problem)
+        lane.limit = 1.0 if lane.failures > 1 else lane.limit
+        if self._give_up_if_hopeless(lane):
+            self._again.append(wanted)
+            return
+        self._tries[wanted.key] += 1
+        if self._tries[wanted.key] >= MAX_TRIES:
+            self.lost.append((wanted, f"failed {MAX_TRIES} times, last on {lane.replica.name}: {problem}"))
+            return
+        # The request waits, not the server: one that fails by itself must not slow the others.
+        self._delayed += 1
+        pause = min(LONGEST_PAUSE_S, 0.25 * 2 ** self._tries[wanted.key]) * random.uniform(0.5, 1.0)
+        asyncio.get_running_loop().call_later(pause, self._queue_again, wanted)
+
+    def _queue_again(self, wanted: Ask) -> None:
+        self._delayed -= 1
+        self._again.append(wanted)
+        self._changed.set()
+
+    def _give_up_if_hopeless(self, lane: Lane) -> bool:
+        """A server of others that fails time after time is left out until it answers again."""
+        if lane.failures < MAX_TRIES or not isinstance(lane.replica, RunningServer):
+            return False
+        lane.ready = False
+        lane.gone = f"no answer after {MAX_TRIES} tries, last {lane.problem}; what finished is kept, run again"
+        return True
+
+    async def _cancel_requests(self) -> None:
+        tasks = [task for lane in self.lanes for task in lane.in_flight]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, lane: Lane) -> None:
+        """Bring a server up, see that it makes tokens, and start it again when it does not."""
+        told = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if lane.gone is not None:
+                if isinstance(lane.replica, RunningServer) and now - lane.open_at > LONGEST_PAUSE_S:
+                    lane.open_at = now
+                    if not lane.problem.startswith("HTTP 4") and await lane.answers(self._session):
+                        lane.gone, lane.failures, lane.limit, lane.ready = None, 0, 1.0, True
+            elif not lane.replica.alive():
+                await self._died(lane, "ended" if lane.was_ready else "ended while loading")
+            elif lane.failures >= MAX_TRIES:
+                await self._died(lane, f"failed {MAX_TRIES} times in a row, last with {lane.problem}")
+            elif not lane.ready:
+                if isinstance(lane.replica, RunningServer) or await lane.answers(self._session):
+                    await self._is_ready(lane)
+                elif now - lane.started_at > self._patience.ready_timeout_s:
+                    waited = f"is not ready after {now - lane.started_at:.0f} s (serving.ready_timeout_s)"
+                    await self._died(lane, waited)
+                elif now - told > 10:
+                    told = now
+                    say(f"{lane.replica.name}: still loading after {now - lane.started_at:.0f} s")
+            elif lane.in_flight:
+                await lane.read_counters(self._session)
+                if lane.in_flight and time.monotonic() - lane.progress_at > self._patience.stall_s:
+                    await self._died(lane, f"made no token for {self._patience.stall_s:.0f} s (serving.stall_s)")
+            await asyncio.sleep(self._patience.poll_s)
+
+    async def _is_ready(self, lane: Lane) -> None:
+        if self._target.vllm:
+            await lane.read_counters(self._session)
+        lane.metrics = bool(lane.metrics)
+        if not isinstance(lane.replica, RunningServer):
+            say(f"{lane.replica.name}: ready after {time.monotonic() - lane.started_at:.0f} s")
+        lane.ready = lane.was_ready = True
+        self._changed.set()
+
+    async def _died(self, lane: Lane, why: str) -> None:
+        """Queue its requests once more and start it again, or give it up."""
+        lane.ready = False
+        asks = list(lane.in_flight.items())
+        for task, wanted in asks:
+            task.cancel()
+            lane.left(wanted, task)
+            self._deaths[wanted.key] += 1
+            if self._deaths[wanted.key] > 1:
+                self.lost.append((wanted, f"two servers failed while they worked on it, last {lane.replica.name}"))
+            else:
+                self._again.append(wanted)
+        tail = lane.replica.log_tail()
+        problem = why + (f"; the end of its log:\n{tail}" if tail else "")
+        if isinstance(lane.replica, RunningServer):
+            lane.gone, lane.open_at = problem, time.monotonic()
+        elif lane.was_ready and lane.restarts < self._patience.max_restarts:
+            lane.restarts += 1
+            say(f"{lane.replica.name}: {why}; starting it again, {len(asks)} of its requests are queued once more")
+            await asyncio.to_thread(lane.replica.stop)
+            await asyncio.to_thread(lane.replica.start)
+            lane.reset()
+        else:
+            lane.gone = problem
+            await asyncio.to_thread(lane.replica.stop)
+            say(f"{lane.replica.name}: given up: {why}")
+        self._changed.set()

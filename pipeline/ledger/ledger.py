@@ -1,0 +1,223 @@
+"""The ledger: every finished answer under a key of everything that decides it, so that it is paid for once.
+
+    ledger/segments/000001.jsonl   the answers: checksummed lines that are only ever appended, synced before they count
+    ledger/index.sqlite            where each lies; a cache that is made again from the segments
+    ledger/lock, lock.json         one writer at a time, and who it is; readers need no lock
+
+Plain files with synced appends work on shared disks, where SQLite's write-ahead log does not.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.errors import UserError, full_disk
+from pipeline.ledger.answer import Answer, Stored
+from pipeline.ledger.index import Index, Row
+from pipeline.ledger.segments import Line, Writer, path_of, scan, segments_in, unframe
+from pipeline.records import canonical_json
+from pipeline.work import one_writer
+
+Result = TypeVar("Result")
+_BLOCK = 2_000  # lines taken into the index together
+
+
+class Ledger:
+    """Answers by key (16 bytes) and token limit. A context manager; `write=True` takes the lock.
+
+    Raises UserError if another process is writing, or the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, write: bool = True) -> None:
+        self.folder, self._segments = folder, folder / "segments"
+        self._guard = threading.RLock()
+        self._open = contextlib.ExitStack()
+        self._files: dict[int, int] = {}
+        self._writes = write
+        if write:
+            self._segments.mkdir(parents=True, exist_ok=True)
+            self._open.enter_context(one_writer(folder, "this ledger is being written"))
+            self._writer = Writer(self._segments)
+        elif not self._segments.is_dir():
+            raise UserError(f"{folder}: holds no ledger; name its folder under `ledger` in the machine file")
+        self._settings: int | None = None
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back. Everything that was put is on disk already."""
+        if hasattr(self, "_index"):
+            self._index.close()
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+        if self._writes and hasattr(self, "_writer"):
+            self._writer.close()
+        self._open.close()
+
+    def _connect(self) -> None:
+        path = self.folder / "index.sqlite"
+        if not self._writes:
+            self._index = Index(path, write=False)
+            return
+        try:
+            self._index = Index(path, write=True)
+            self._take_up()
+        except sqlite3.DatabaseError as error:
+            if full_disk(error) is not None:
+                raise
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the index again from the segments."""
+        if hasattr(self, "_index"):
+            self._index.close()
+        for name in ("index.sqlite", "index.sqlite-journal"):
+            (self.folder / name).unlink(missing_ok=True)
+        self._index = Index(self.folder / "index.sqlite", write=True)
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Index what was appended since: after a kill the last lines, after the loss of the index all of them."""
+        known, present = self._index.indexed(), segments_in(self._segments)
+        sizes = {segment: path_of(self._segments, segment).stat().st_size for segment in present}
+        if any(sizes.get(segment, -1) < to for segment, to in known.items()):
+            # The files are not those that were indexed: put back from a backup, or compacted.
+            raise sqlite3.DatabaseError("the index is newer than the segments")
+        for segment in present:
+            block: list[Line] = []
+            for line in scan(path_of(self._segments, segment), known.get(segment, 0)):
+                block.append(line)
+                if len(block) == _BLOCK:
+                    self._index_lines(segment, block)
+                    block = []
+            if block:
+                self._index_lines(segment, block)
+
+    def _index_lines(self, segment: int, lines: Sequence[Line]) -> None:
+        rows: list[Row] = []
+        damaged = 0
+        for line in lines:
+            record = None if line.text is None else json.loads(line.text)
+            if record is None:
+                damaged += line.length > 1  # an empty line closes a torn one
+            elif "fields" in record:
+                self._index.note_settings(record["settings"], canonical_json(record["fields"]))
+            else:
+                rows.append(row_of(record, segment, line.offset, line.length))
+        self._index.add(rows, segment, lines[-1].offset + lines[-1].length, damaged)
+
+    def _indexed(self, action: Callable[[Index], Result]) -> Result:
+        """Ask the index; a damaged one is made again first."""
+        with self._guard:
+            try:
+                return action(self._index)
+            except sqlite3.DatabaseError as error:
+                if not self._writes or full_disk(error) is not None:
+                    raise
+                self._rebuild()
+                return action(self._index)
+
+    def declare(self, fields: Mapping[str, Any]) -> None:
+        """Name the key fields of the answers that follow: they are stored once, and told apart later."""
+        text = canonical_json(fields)
+        with self._guard:
+            known = self._index.settings()
+            number = known.get(text, max(known.values(), default=0) + 1)
+            if not known or list(known)[-1] != text:
+                place = self._writer.append([canonical_json({"settings": number, "fields": fields})])[0]
+                self._index.note_settings(number, text)
+                self._index.add([], place[0], place[1] + place[2])
+            self._settings = number
+
+    def known_fields(self) -> list[dict[str, Any]]:
+        """All sets of key fields that were ever declared here, the one used last at the end."""
+        with self._guard:
+            return [json.loads(text) for text in self._index.settings()]
+
+    def put(self, answers: Iterable[tuple[bytes, Answer]]) -> None:
+        """Store answers: when this returns they survive a kill or a power cut. One sync for all of them."""
+        if self._settings is None:
+            self.declare({})
+        assert self._settings is not None
+        pairs = list(answers)
+        texts = [answer.to_record(key, self._settings) for key, answer in pairs]
+        with self._guard:
+            places = self._writer.append(texts)
+            rows = [
+                (
+                    key,
+                    answer.max_tokens,
+                    answer.finish_reason,
+                    answer.num_output_tokens,
+                    answer.num_prompt_tokens,
+                    *place,
+                    self._settings,
+                )
+                for (key, answer), place in zip(pairs, places, strict=True)
+            ]
+            if places:
+                segment, offset, length = places[-1]
+                self._indexed(lambda index: index.add(rows, segment, offset + length))
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, list[Stored]]:
+        """What is stored of those of the keys that are here; no text is read."""
+        return self._indexed(lambda index: index.find(keys))
+
+    def read(self, places: Sequence[tuple[bytes, Stored]]) -> Iterator[Answer | None]:
+        """The answers at places, in order. A damaged one is None, and from then on absent."""
+        for key, stored in places:
+            answer = self._read_one(key, stored)
+            if answer is None:
+                self._forget(key, stored.max_tokens)
+            yield answer
+
+    def _forget(self, key: bytes, max_tokens: int) -> None:
+        self._indexed(lambda index: index.forget([(key, max_tokens)]))
+
+    def _read_one(self, key: bytes, stored: Stored) -> Answer | None:
+        try:
+            fd = self._files.get(stored.segment)
+            if fd is None:
+                fd = self._files[stored.segment] = os.open(path_of(self._segments, stored.segment), os.O_RDONLY)
+            text = unframe(os.pread(fd, stored.length, stored.offset))
+        except OSError:
+            return None
+        record = None if text is None else json.loads(text)
+        if record is None or record.get("key") != key.hex():
+            return None
+        return Answer.of_record(record)
+
+    def __len__(self) -> int:
+        with self._guard:
+            return self._index.count()
+
+
+def row_of(record: Mapping[str, Any], segment: int, offset: int, length: int) -> Row:
+    """The index's row of an answer's line."""
+    answer = record["answer"]
+    return (
+        bytes.fromhex(record["key"]),
+        answer["max_tokens"],
+        answer["finish_reason"],
+        answer["num_output_tokens"],
+        answer["num_prompt_tokens"],
+        segment,
+        offset,
+        length,
+        record["settings"],
+    )
