@@ -20,15 +20,12 @@ from typing import Any
 from pipeline.records import content_id
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-MAX_DEPTH = 64
-"""Arguments nested deeper are refused: writing them again would exhaust Python's stack near 1000."""
-
+MAX_DEPTH = 64  # of arguments: writing deeper ones again would exhaust Python's stack near 1000
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _QUOTES = {"`": "`", '"': '"', "'": "'", "“": "”", "«": "»"}
 
 Call = dict[str, Any]
-Tools = Mapping[str, Mapping[str, Any]]
-"""The parameters' schema of each tool, by name; empty where no tools were offered."""
+Tools = Mapping[str, Mapping[str, Any]]  # the schema of each offered tool's parameters, by the tool's name
 
 
 class MalformedCall(ValueError):
@@ -128,9 +125,8 @@ def _read_glm45(text: str, at: int, schemas: Tools) -> tuple[str, dict[str, Any]
 def _read_hermes(text: str, at: int, schemas: Tools) -> tuple[str, dict[str, Any], int]:
     call, at = _decode(text, at)
     _, at = _next(text, at, CLOSE)
-    # Another key would be lost: it has no place in a message's call.
     if not isinstance(call, dict) or not call.keys() <= {"name", "arguments"}:
-        raise MalformedCall("not an object of name and arguments")
+        raise MalformedCall("not an object of name and arguments only; another key would be lost")
     return call.get("name", ""), _mapping(call.get("arguments")), at
 
 
@@ -155,8 +151,7 @@ _STRAY = {"glm45": (CLOSE, "<arg_key>"), "hermes": (CLOSE,), "qwen3_coder": (CLO
 
 def _until(text: str, at: int, *tags: str) -> tuple[str, str, int]:
     """The text before the first of the tags, that tag, and where it ends."""
-    match = re.compile("|".join(map(re.escape, tags))).search(text, at)
-    if match is None:
+    if (match := re.compile("|".join(map(re.escape, tags))).search(text, at)) is None:
         raise MalformedCall(f"none of {tags}")
     return text[at : match.start()], match.group(), match.end()
 
@@ -221,9 +216,9 @@ def _types_of(schema: Any, root: Mapping[str, Any], depth: int = 4) -> frozenset
     declared = schema.get("type")
     types = {t for t in (declared if isinstance(declared, list) else [declared]) if isinstance(t, str)}
     if not types:
-        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        types = {_TYPES.get(type(value), "null") for value in values if isinstance(values, list)}
-    unions = (schema.get(name) for name in ("anyOf", "oneOf", "allOf"))
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        types = {_TYPES.get(type(value), "null") for value in (values if isinstance(values, list) else ())}
+    unions = [schema.get(name) for name in ("anyOf", "oneOf", "allOf")]
     branches = [branch for union in unions if isinstance(union, list) for branch in union]
     if isinstance(schema.get("$ref"), str):
         target: Any = root
@@ -280,7 +275,6 @@ def _decode(text: str, at: int) -> tuple[Any, int]:
 
 
 def _decode_whole(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    """The one JSON value that a text is."""
     value, end = _decode(text, 0)
     if _after_space(text, end) != len(text):
         raise MalformedCall("text after JSON")
