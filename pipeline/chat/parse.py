@@ -179,7 +179,7 @@ def _is_mention(text: str, at: int) -> bool:
 
 def _unquoted(text: str, tag: str) -> Iterator[int]:
     """Where a tag stands outside fenced code, inline code and quotes. Linear: each line and fence is seen once."""
-    fences, inline, line_end = deque(_fences(text)), deque[tuple[int, int]](), -1
+    fences, inline, line_end = deque(_fences(text) if tag in text else ()), deque[tuple[int, int]](), -1
     for match in re.finditer(re.escape(tag), text):
         at = match.start()
         if at >= line_end:
