@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -182,11 +183,20 @@ def _processes_with(*marks: str) -> list[str]:
 
 
 def _end(cluster: Cluster) -> None:
-    """Cancel every job, end the daemons, and see that nothing is left."""
-    if all(process.poll() is None for process in cluster.daemons.values()):
-        subprocess.run(["scancel", f"--user={os.getuid()}"], timeout=60)
-        _wait(lambda: not cluster.jobs(), "jobs do not end", cluster.root)
-    for process in reversed(cluster.daemons.values()):
-        process.terminate()
-        process.wait(timeout=30)
-    _wait(lambda: not cluster.processes(), f"processes are left: {cluster.processes()}", cluster.root)
+    """Cancel every job, end the daemons, and see that nothing is left; what is left all the same is killed."""
+    try:
+        if all(process.poll() is None for process in cluster.daemons.values()):
+            subprocess.run(["scancel", f"--user={os.getuid()}"], timeout=60)
+            _wait(lambda: not cluster.jobs(), "jobs do not end", cluster.root)
+        for process in reversed(cluster.daemons.values()):
+            process.terminate()
+            process.wait(timeout=30)
+        _wait(lambda: not cluster.processes(), f"processes are left: {cluster.processes()}", cluster.root, 10)
+    finally:
+        while left := cluster.processes():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process.split()[0]), signal.SIGKILL)
+            for daemon in cluster.daemons.values():
+                daemon.poll()
+            time.sleep(0.1)
