@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,34 @@ KillWait=10
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+
+# A child in its process group stands for vLLM's engine process.
+_SERVER = """\
+import http.server, json, os, subprocess, sys
+host, port = sys.argv[1:3]
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer({"data": [{"id": "tiny"}]})
+
+    def do_POST(self):
+        facts = {"pid": os.getpid(), "child": child.pid, "environment": dict(os.environ)}
+        self.answer({"choices": [{"message": {"content": json.dumps(facts)}}]})
+
+    def log_message(self, *_):
+        pass
+
+print("serving", flush=True)
+http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
 """
 
 
@@ -200,3 +229,27 @@ def _end(cluster: Cluster) -> None:
             for daemon in cluster.daemons.values():
                 daemon.poll()
             time.sleep(0.1)
+
+
+def stand_in_server(folder: Path, *more: str) -> list[str]:
+    """The command of a tiny server whose completions tell its process, its child and its environment, as JSON."""
+    script = folder / "server.py"
+    script.write_text(_SERVER)
+    return [sys.executable, str(script), "{host}", "{port}", *more]
+
+
+def write_tiny_model(folder: Path) -> Path:
+    """A random Llama whose heads have 64 dimensions, the least that vLLM's CPU attention takes."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests.tiny_models import chatml_tokenizer
+
+    tokenizer = chatml_tokenizer()
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
+    ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **heads, **ends)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -17,38 +17,10 @@ from pipeline.config.base import validate
 from pipeline.config.machine import SlurmJobs
 from pipeline.engine.slurm import SlurmReplica, slurm_replicas
 from pipeline.errors import UserError
-from tests.slurm import Cluster, two_node_slurm
+from tests.slurm import Cluster, stand_in_server, two_node_slurm, write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = SlurmJobs(gpus_per_server=0, cpus_per_server=1, time="00:10:00")
-
-# Speaks the protocol and tells its environment; a child in its process group stands for vLLM's engine process.
-SERVER = """\
-import http.server, json, os, subprocess, sys
-host, port = sys.argv[1:3]
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, value):
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.answer({"data": [{"id": "tiny"}]})
-
-    def do_POST(self):
-        facts = {"pid": os.getpid(), "child": child.pid, "environment": dict(os.environ)}
-        self.answer({"choices": [{"message": {"content": json.dumps(facts)}}]})
-
-    def log_message(self, *_):
-        pass
-
-print("serving", flush=True)
-http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
-"""
+SETTINGS = SlurmJobs(gpus_per_server=0, cpus_per_server=1, time="00:30:00")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +35,6 @@ def folder(cluster: Cluster, tmp_path: Path):
     yield tmp_path / "the 'work' folder 100%a"
     subprocess.run(["scancel", f"--user={os.getuid()}"], check=True)
     wait_for(lambda: not cluster.jobs(), "the jobs' end")
-
-
-def command_of(tmp_path: Path, *more: str) -> list[str]:
-    script = tmp_path / "server.py"
-    script.write_text(SERVER)
-    return [sys.executable, str(script), "{host}", "{port}", *more]
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60) -> None:
@@ -116,7 +82,7 @@ def test_one_array_gives_servers_on_two_nodes_that_see_no_secret_and_end_when_st
 ):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    replicas = slurm_replicas(command_of(tmp_path), {"NAMED": "a 'b' $c"}, 2, folder, SETTINGS)
+    replicas = slurm_replicas(stand_in_server(tmp_path), {"NAMED": "a 'b' $c"}, 2, folder, SETTINGS)
     assert not cluster.jobs()
     for replica in replicas:
         replica.start()
@@ -149,7 +115,7 @@ def environments_of(cluster: Cluster) -> list[str]:
 
 @pytest.mark.slow
 def test_a_server_that_dies_is_seen_and_started_again_while_the_other_keeps_its_job(cluster, folder, tmp_path):
-    one, other = replicas = slurm_replicas(command_of(tmp_path), {}, 2, folder, SETTINGS)
+    one, other = replicas = slurm_replicas(stand_in_server(tmp_path), {}, 2, folder, SETTINGS)
     for replica in replicas:
         replica.start()
     wait_until_ready(replicas)
@@ -172,7 +138,7 @@ from pathlib import Path
 from pipeline.config.machine import SlurmJobs
 from pipeline.engine.slurm import slurm_replicas
 command, folder = sys.argv[2:], Path(sys.argv[1])
-replicas = slurm_replicas(command, {}, 2, folder, SlurmJobs(gpus_per_server=0, cpus_per_server=1, time="00:10:00"))
+replicas = slurm_replicas(command, {}, 2, folder, SlurmJobs(gpus_per_server=0, cpus_per_server=1, time="00:30:00"))
 for replica in replicas:
     replica.start()
 while not all([replica.alive() and replica.url for replica in replicas]):
@@ -184,7 +150,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_jobs_outlive_a_killed_stage_the_next_run_attaches_and_another_spec_replaces_them(cluster, folder, tmp_path):
-    command = command_of(tmp_path)
+    command = stand_in_server(tmp_path)
     stage = subprocess.Popen(
         [sys.executable, "-c", STAGE, str(folder), *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -215,7 +181,7 @@ def test_jobs_outlive_a_killed_stage_the_next_run_attaches_and_another_spec_repl
 
 @pytest.mark.slow
 def test_a_job_without_a_heartbeat_ends_by_itself(cluster, folder, tmp_path):
-    (replica,) = slurm_replicas(command_of(tmp_path), {}, 1, folder, SETTINGS.model_copy(update={"linger_s": 3}))
+    (replica,) = slurm_replicas(stand_in_server(tmp_path), {}, 1, folder, SETTINGS.model_copy(update={"linger_s": 3}))
     replica.start()
     wait_until_ready([replica])
     pid = facts_of(replica)["pid"]
@@ -229,7 +195,7 @@ def test_a_job_without_a_heartbeat_ends_by_itself(cluster, folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_restarting_controller_is_no_death_and_a_start_meanwhile_is_made_up_for(cluster, folder, tmp_path, capsys):
-    one, other = replicas = slurm_replicas(command_of(tmp_path), {}, 2, folder, SETTINGS)
+    one, other = replicas = slurm_replicas(stand_in_server(tmp_path), {}, 2, folder, SETTINGS)
     one.start()
     wait_until_ready(replicas)
     old = one.name
@@ -249,7 +215,7 @@ def test_a_restarting_controller_is_no_death_and_a_start_meanwhile_is_made_up_fo
 @pytest.mark.slow
 def test_a_refusal_is_told_in_the_words_of_sbatch(folder, tmp_path):
     wrong = SETTINGS.model_copy(update={"partition": "nope; touch x"})
-    (replica,) = slurm_replicas(command_of(tmp_path), {}, 1, folder, wrong)
+    (replica,) = slurm_replicas(stand_in_server(tmp_path), {}, 1, folder, wrong)
     with pytest.raises(UserError, match=r"(?s)invalid partition specified: nope; touch x.*machine file"):
         replica.start()
 
@@ -310,30 +276,13 @@ def test_two_vllm_servers_on_two_nodes_each_give_a_completion(cluster, folder, t
     command += ["--max-model-len", "256", "--max-num-seqs", "2", "--enforce-eager"]
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     environment |= {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    replicas = slurm_replicas(command, environment, 2, folder, SETTINGS, ready_timeout_s=400)
+    replicas = slurm_replicas(command, environment, 2, folder, SETTINGS, ready_timeout_s=900)
     for replica in replicas:
         replica.start()
-    wait_until_ready(replicas, 420)
+    wait_until_ready(replicas, 960)
     for replica in replicas:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "2 + 2?"}], "max_tokens": 8}
         assert isinstance(ask(replica, {**body, "ignore_eos": True}), str)
     for replica in replicas:
         replica.stop()
     wait_for(lambda: not cluster.jobs(), "the jobs' end")
-
-
-def write_tiny_model(folder: Path) -> Path:
-    """A random Llama whose heads have 64 dimensions, the least that vLLM's CPU attention takes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from tests.tiny_models import chatml_tokenizer
-
-    tokenizer = chatml_tokenizer()
-    torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
-    ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **heads, **ends)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
