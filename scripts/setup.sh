@@ -70,6 +70,8 @@ install_torch_cpu() { # folder
 case $part in
 system)
     need_packages g++:g++ bubblewrap:bwrap git:git
+    # Only the tests need a Slurm of this machine's own; they are skipped without it.
+    [ -z "${WARMSTART_TEST_SLURM:-}" ] || PATH=$PATH:/usr/sbin need_packages slurm-wlm:slurmctld munge:munged
     ;;
 pipeline)
     echo "set-up: .venv (pipeline and training, $device): about 0.8 GB to download, 2.2 GB on disk (CUDA: 4 and 8 GB)"

@@ -9,10 +9,73 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.config.base import StrictModel, load_config
 from pipeline.errors import UserError
+
+# Options of sbatch that the engine sets itself: another value would break it, or hand the user's environment to a job.
+_OWN_SBATCH_OPTIONS = (
+    *(
+        "array",
+        "chdir",
+        "clusters",
+        "error",
+        "export",
+        "export-file",
+        "get-user-env",
+        "job-name",
+        "no-requeue",
+        "nodes",
+    ),
+    *("ntasks", "output", "parsable", "requeue", "test-only", "wait", "wrap"),
+)
+
+
+class SlurmJobs(StrictModel):
+    """What each server asks of Slurm: one server per job of an array, each on one node."""
+
+    partition: str | None = None
+    """Partition; without it the cluster's default."""
+    account: str | None = None
+    """Account that pays."""
+    qos: str | None = None
+    """Quality of service."""
+    time: str = Field("08:00:00", pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$")
+    """Time limit of a job, [DAYS-]HH:MM:SS, in quotes; a server that reaches it is started again."""
+    gpus_per_server: int | None = Field(None, ge=0)
+    """GPUs of a server (`--gres=gpu:N`); 0 asks for none. Without it `tensor_parallel` of them, and none for CPUs."""
+    cpus_per_server: int = Field(8, ge=1)
+    """CPU cores of a server."""
+    memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$")
+    """Memory of a server, such as 200G; 0 is all of the node, and without it the cluster's default."""
+    constraint: str | None = None
+    """Features that a node must have."""
+    extra: list[str] = Field(default_factory=list)
+    """More options of sbatch, such as --exclusive or --reservation=NAME."""
+    linger_s: float = Field(900, gt=0)
+    """A job ends by itself once no stage has asked for it for so long."""
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _time_is_text(cls, value: object) -> object:
+        if isinstance(value, int):
+            raise ValueError("write the time in quotes: YAML reads 12:00:00 without them as a number of seconds")
+        return value
+
+    @field_validator("extra")
+    @classmethod
+    def _extra_options_are_long_and_not_ours(cls, options: list[str]) -> list[str]:
+        for option in options:
+            name = option.removeprefix("--").partition("=")[0]
+            if not option.startswith("--") or not name:
+                raise ValueError(
+                    f"{option}: write one option of sbatch an entry, in its long form: --name or --name=value"
+                )
+            # sbatch takes any unambiguous beginning of a name as well.
+            if any(own.startswith(name) for own in _OWN_SBATCH_OPTIONS):
+                raise ValueError(f"{option}: is set by Warmstart itself")
+        return options
 
 
 class Serving(StrictModel):
@@ -45,6 +108,8 @@ class Serving(StrictModel):
     """How long a stopped stage waits for answers that are on their way; they are kept. A second signal ends it."""
     poll_s: float = Field(1.0, gt=0)
     """How often servers are looked at."""
+    slurm: SlurmJobs = SlurmJobs()
+    """What each server of the `slurm` engine asks of Slurm."""
 
 
 class Training(StrictModel):

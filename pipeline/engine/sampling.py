@@ -1,6 +1,7 @@
 """From requests to samples: look each up in the ledger, ask servers for the missing ones, assemble in order."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -277,6 +278,9 @@ def sample_of(request: Request, answer: Answer, teacher: Teacher, markers: Itera
         reasoning=answer.reasoning,
         thinking=teacher.thinking,
         markers=tuple(markers),
+        call_format=teacher.call_format,
+        tools=None if request.task.tools is None else json.loads(request.task.tools),
+        tool_calls=answer.tool_calls,
     )
     turn: dict[str, Any] = {"text": answer.text, "finish_reason": answer.finish_reason, "max_tokens": answer.max_tokens}
     for name in ("reasoning", "tool_calls", "token_ids"):

@@ -4,12 +4,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config import Endpoint, Machine
+from pipeline.config import Endpoint, Machine, Serving
 from pipeline.engine.client import Target
-from pipeline.engine.local import local_replicas
+from pipeline.engine.local import check_python, local_replicas, vllm_command, vllm_environment
 from pipeline.engine.replica import Replica, RunningServer
 from pipeline.engine.settings import EndpointEngine, SlurmEngine, Teacher
 from pipeline.errors import UserError
+
+SERVERS = Path(".work/servers")
+"""Where Slurm jobs are known by the teacher's name; it must be on a disk that the nodes see as well."""
 
 
 def replicas_of(teacher: Teacher, model: Path | None, machine: Machine, folder: Path) -> Sequence[Replica]:
@@ -19,10 +22,26 @@ def replicas_of(teacher: Teacher, model: Path | None, machine: Machine, folder: 
         return [RunningServer(url) for url in _endpoint(teacher, machine).urls]
     assert model is not None
     if isinstance(engine, SlurmEngine):
-        from pipeline.engine.on_slurm import slurm_servers
-
-        return slurm_servers(teacher.name, model, engine, machine)
+        return _in_slurm_jobs(teacher.name, model, engine, machine.serving)
     return local_replicas(teacher.name, model, engine, machine.serving, folder)
+
+
+def _in_slurm_jobs(name: str, model: Path, engine: SlurmEngine, serving: Serving) -> Sequence[Replica]:
+    """Servers whose jobs a later run attaches to, in a folder that does not change with the run's config."""
+    from pipeline.engine.slurm import slurm_replicas
+
+    check_python(serving)
+    settings = serving.slurm
+    if settings.gpus_per_server is None:
+        gpus = serving.tensor_parallel if serving.device == "cuda" else 0
+        settings = settings.model_copy(update={"gpus_per_server": gpus})
+    # Absolute, but with its links: the interpreter of a virtual environment finds its packages by its own path.
+    serving = serving.model_copy(update={"python": Path.cwd() / serving.python})
+    command = vllm_command(model.resolve(), name, engine, serving, "{host}", "{port}")
+    folder = SERVERS.resolve() / name
+    return slurm_replicas(
+        command, vllm_environment(serving), serving.servers, folder, settings, ready_timeout_s=serving.ready_timeout_s
+    )
 
 
 def target_of(teacher: Teacher, machine: Machine) -> Target:
