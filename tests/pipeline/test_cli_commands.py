@@ -180,7 +180,7 @@ def work(tmp_path, monkeypatch):
     ):
         Path(name).parent.mkdir(parents=True)
         Path(name).write_bytes(b"x" * 1000)
-    kept = [".work/ledger/ledger.sqlite", ".work/fingerprints.json", ".work/ledger/0123456789abcdef/output/x"]
+    kept = [".work/ledger/segments/000001.jsonl", ".work/fingerprints.json", ".work/ledger/0123456789abcdef/output/x"]
     kept += ["data/demo/tasks/tasks/manifest.json", ".work/demo/tasks/notes/output/x"]
     for name in kept:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -199,8 +199,8 @@ def test_clean_lists_first_and_removes_with_yes_alone(work, capsys):
     assert not Path("data/demo/.tasks.old-0123abcd").exists()
     assert all(path.exists() for path in work)
     assert "nothing to clean" in said_of(capsys, "clean")
-    assert "ledger.sqlite" in said_of(capsys, "clean", "--ledger", "--yes")
-    assert not Path(".work/ledger/ledger.sqlite").exists()
+    assert "ledger of finished samples" in said_of(capsys, "clean", "--ledger", "--yes")
+    assert not Path(".work/ledger/segments").exists()
 
 
 def test_clean_removes_nothing_while_a_stage_runs(work, capsys):
