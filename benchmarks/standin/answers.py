@@ -12,6 +12,9 @@ from typing import Any
 from benchmarks.standin.faults import Body, Fault
 
 BYTES_A_TOKEN = 4
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_GAP = "\ue000"
+"""Stands in a rendered frame for a value that is filled in for each answer: rendering all of it costs 50 us."""
 _WORDS = ("so", "the", "sum", "of", "both", "parts", "is", "then", "we", "add", "carry", "one", "digit", "and", "check")
 
 
@@ -66,7 +69,7 @@ def _prose() -> str:
 
 def made_text(body: Body, size: int) -> str:
     """`size` characters that follow from the messages (or the prompt) and the seed alone."""
-    asked = json.dumps([body.get("messages", body.get("prompt")), body.get("seed")], sort_keys=True)
+    asked = _canonical([body.get("messages", body.get("prompt")), body.get("seed")])
     digest = hashlib.sha256(asked.encode()).hexdigest()
     start = int(digest[:8], 16) % 1_900_000
     head = f"{digest[:16]} "
@@ -97,7 +100,8 @@ def reply_to(body: Body, chat: bool, text: str, finish_reason: str, fault: Fault
     parts: list[tuple[str, str]] = [("content", text)]
     if fault and kind == "reasoning":
         thought, tag, rest = text.partition("</think>")
-        parts = [(fault.field, thought.removeprefix("<think>"))] + ([("content", rest)] if tag else [])
+        field: str = fault.field
+        parts = [(field, thought.removeprefix("<think>"))] + ([("content", rest)] if tag else [])
     elif fault and kind == "cut_in_thinking":
         parts = [(fault.field, f"<think>{text}" if fault.field == "content" else text)]
         finish_reason = "length"
@@ -110,31 +114,54 @@ def reply_to(body: Body, chat: bool, text: str, finish_reason: str, fault: Fault
     return Reply(chat, str(body.get("model")), parts, finish_reason, prompt, with_ids, kind == "no_choices")
 
 
-def usage_of(reply: Reply) -> dict[str, Any]:
-    """The usage block."""
+def _frame(value: dict[str, Any]) -> list[str]:
+    return json.dumps(value, separators=(",", ":")).split(json.dumps(_GAP))
+
+
+def _fill(frame: Sequence[str], values: Sequence[Any]) -> bytes:
+    written = [piece for pair in zip(frame, map(json.dumps, values), strict=False) for piece in pair]
+    return "".join([*written, frame[-1]]).encode()
+
+
+def _usage_frame() -> dict[str, Any]:
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens", "completion_tokens"), _GAP)
+    return {"usage": {**usage, "prompt_tokens_details": None, "completion_tokens_details": None}}
+
+
+def _usage_values(reply: Reply) -> list[int]:
     prompt, output = reply.num_prompt_tokens, reply.num_output_tokens
-    total = {"total_tokens": prompt + output, "completion_tokens": output}
-    return {"prompt_tokens": prompt, **total, "prompt_tokens_details": None, "completion_tokens_details": None}
+    return [prompt, prompt + output, output]
+
+
+@functools.lru_cache(maxsize=64)
+def _whole_frame(chat: bool, fields: tuple[str, ...], finish_reason: str, empty: bool) -> list[str]:
+    """Gaps: id, model, the parts, token ids, prompt ids (no choice has no parts and token ids), usage."""
+    end = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": None, "token_ids": _GAP}
+    value: dict[str, Any] = {"id": _GAP, "object": "chat.completion" if chat else "text_completion", "created": 0}
+    value["model"] = _GAP
+    if chat:
+        nothing = dict.fromkeys(("refusal", "annotations", "audio", "function_call"))
+        absent = {name: None for name in ("reasoning", "content") if name not in fields}
+        message = {"role": "assistant", **absent, **dict.fromkeys(fields, _GAP), **nothing}
+        value["choices"] = [] if empty else [{"index": 0, "message": message, **end}]
+        value |= {"prompt_logprobs": None, "prompt_token_ids": _GAP}
+    else:
+        value["choices"] = [] if empty else [{"index": 0, "text": _GAP, **end, "prompt_token_ids": _GAP}]
+    return _frame({**value, "service_tier": None, "system_fingerprint": None, **_usage_frame()})
 
 
 def whole(reply: Reply) -> bytes:
     """The answer as one JSON object."""
-    ids = ids_of("".join(text for _, text in reply.parts)) if reply.with_ids else None
-    prompt_ids = reply.prompt_ids if reply.with_ids else None
-    end = {"logprobs": None, "finish_reason": reply.finish_reason, "stop_reason": None, "token_ids": ids}
-    shared = {"service_tier": None, "system_fingerprint": None, "usage": usage_of(reply), "kv_transfer_params": None}
-    value: dict[str, Any] = {"id": reply.identity, "created": 0, "model": reply.model}
-    if reply.chat:
-        nothing = dict.fromkeys(("content", "refusal", "annotations", "audio", "function_call", "reasoning"))
-        message = {"role": "assistant", **nothing, **dict(reply.parts)}
-        choice: dict[str, Any] = {"index": 0, "message": message, **end}
-        value |= {"object": "chat.completion", **shared, "prompt_logprobs": None, "prompt_token_ids": prompt_ids}
-    else:
-        text = "".join(text for _, text in reply.parts)
-        choice = {"index": 0, "text": text, **end, "prompt_logprobs": None, "prompt_token_ids": prompt_ids}
-        value |= {"object": "text_completion", **shared}
-    value["choices"] = [] if reply.empty else [choice]
-    return json.dumps(value, separators=(",", ":")).encode()
+    text = "".join(text for _, text in reply.parts)
+    values: list[Any] = [reply.identity, reply.model]
+    if not reply.empty:
+        values += [text for _, text in reply.parts] if reply.chat else [text]
+        values.append(ids_of(text) if reply.with_ids else None)
+    if reply.chat or not reply.empty:
+        values.append(reply.prompt_ids if reply.with_ids else None)
+    fields = tuple(name for name, _ in reply.parts)
+    frame = _whole_frame(reply.chat, fields, reply.finish_reason, reply.empty)
+    return _fill(frame, [*values, *_usage_values(reply)])
 
 
 def pieces_of(reply: Reply, events: int) -> list[tuple[str, str]]:
@@ -143,25 +170,32 @@ def pieces_of(reply: Reply, events: int) -> list[tuple[str, str]]:
     return [(name, text[at : at + step]) for name, text in reply.parts for at in range(0, len(text), step)]
 
 
+@functools.lru_cache(maxsize=64)
+def _chunk_frame(chat: bool, field: str | None, finish_reason: str | None, empty: bool) -> list[str]:
+    """Gaps: id, model, text and token ids (no choice has neither); `usage` is the field of the last chunk."""
+    kind = "chat.completion.chunk" if chat else "text_completion"
+    value: dict[str, Any] = {"id": _GAP, "object": kind, "created": 0, "model": _GAP}
+    if field == "usage":
+        return _frame({**value, "choices": [], **_usage_frame()})
+    role = {"role": "assistant"} if field is None else {}
+    inside = {"delta": {**role, field or "content": _GAP}} if chat else {"text": _GAP}
+    choice = {"index": 0, **inside, "logprobs": None, "finish_reason": finish_reason, "token_ids": _GAP}
+    return _frame({**value, "choices": [] if empty else [choice]})
+
+
 def events_of(reply: Reply, events: int, include_usage: bool) -> list[tuple[bytes, int]]:
     """The answer as server-sent events, each with the number of tokens that it brings; the last is `[DONE]`."""
-    kind = "chat.completion.chunk" if reply.chat else "text_completion"
-    head = json.dumps({"id": reply.identity, "object": kind, "created": 0, "model": reply.model})[:-1].encode()
+    head = [reply.identity, reply.model]
 
-    def event(rest: dict[str, Any]) -> bytes:
-        return b"data: " + head + b", " + json.dumps(rest)[1:].encode() + b"\n\n"
+    def chunk(field: str | None, text: str, finish_reason: str | None = None) -> tuple[bytes, int]:
+        frame = _chunk_frame(reply.chat, field, finish_reason, reply.empty)
+        inside = [] if reply.empty else [text, ids_of(text) if reply.with_ids else None]
+        return b"data: " + _fill(frame, [*head, *inside]) + b"\n\n", tokens_in(text)
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None, ids: list[int] | None) -> bytes:
-        inside = {"delta": delta} if reply.chat else {"text": delta.get("content", "")}
-        choice = {"index": 0, **inside, "logprobs": None, "finish_reason": finish_reason, "token_ids": ids}
-        return event({"choices": [] if reply.empty else [choice]})
-
-    pieces = pieces_of(reply, events) or [("content", "")]
-    found = [(chunk({"role": "assistant", "content": ""}, None, None), 0)] if reply.chat else []
-    for number, (name, text) in enumerate(pieces, 1):
-        finish_reason = reply.finish_reason if number == len(pieces) else None
-        delta = {name: text} if text else {}
-        found.append((chunk(delta, finish_reason, ids_of(text) if reply.with_ids else None), tokens_in(text)))
+    *before, (name, text) = pieces_of(reply, events) or [("content", "")]
+    found = [chunk(None, "")] if reply.chat else []
+    found += [*(chunk(*piece) for piece in before), chunk(name, text, reply.finish_reason)]
     if include_usage:
-        found.append((event({"choices": [], "usage": usage_of(reply)}), 0))
+        frame = _chunk_frame(reply.chat, "usage", None, False)
+        found.append((b"data: " + _fill(frame, [*head, *_usage_values(reply)]) + b"\n\n", 0))
     return [*found, (b"data: [DONE]\n\n", 0)]
