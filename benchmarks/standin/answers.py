@@ -103,7 +103,8 @@ def reply_to(body: Body, chat: bool, text: str, finish_reason: str, fault: Fault
         field: str = fault.field
         parts = [(field, thought.removeprefix("<think>"))] + ([("content", rest)] if tag else [])
     elif fault and kind == "cut_in_thinking":
-        parts = [(fault.field, f"<think>{text}" if fault.field == "content" else text)]
+        thought = text.partition("</think>")[0].removeprefix("<think>")
+        parts = [(fault.field, f"<think>{thought}" if fault.field == "content" else thought)]
         finish_reason = "length"
     elif kind == "null_content":
         parts = []
