@@ -58,10 +58,20 @@ def task(n: int) -> Task:
     """A sum to solve."""
     messages = [{"role": "user", "content": f"What is {n} + {n}?"}]
     reference = canonical_json({"answer": str(2 * n)})
-    names = {"task_id": content_id(messages, reference), "prompt_id": prompt_id_of(messages), "source": "sums"}
-    facts = {"source_id": str(n), "source_revision": None, "license": "CC0-1.0", "domain": "math", "tools": None}
-    wanted = {"verifier": "math", "reference": reference, "split": "train"}
-    return Task(**names, **facts, **wanted, messages=canonical_json(messages))
+    return Task(
+        task_id=content_id(messages, reference),
+        prompt_id=prompt_id_of(messages),
+        source="sums",
+        source_id=str(n),
+        source_revision=None,
+        license="CC0-1.0",
+        domain="math",
+        messages=canonical_json(messages),
+        tools=None,
+        verifier="math",
+        reference=reference,
+        split="train",
+    )
 
 
 def write_recipe(
