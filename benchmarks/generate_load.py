@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from pipeline.config import load_config
 from pipeline.engine import Answer, Ledger, make_requests
 from pipeline.engine.sampling import model_identity
 from pipeline.records import Task, canonical_json, content_id, prompt_id_of
-from pipeline.shards import shard_paths, write_table
+from pipeline.shards import iter_table, shard_paths, write_table
 from stages import generate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,7 +156,8 @@ def prefill(folder: Path, size: int, count: int) -> None:
     """Store an answer of `size` bytes to every request of the recipe's first `count` tasks."""
     config = load_config(generate.Config, folder / "generate.yaml")
     identity = model_identity(config.teacher, None, folder)
-    requests = make_requests(map(task, range(count)), config.teacher, identity, config.seed, PER_TASK)
+    tasks = islice(iter_table(folder / "tasks", Task), count)
+    requests = make_requests(tasks, config.teacher, identity, config.seed, PER_TASK)
     with Ledger(folder / "ledger") as ledger:
         rows: list[tuple[str, Answer]] = []
         for request in requests:
