@@ -41,7 +41,6 @@ PER_TASK, NEW_TASKS, CONCURRENCY, MAX_TOKENS, TOGETHER = 4, 10, 256, 8_192, 2_00
 ENGINE = {"type": "endpoints", "model": "standin", "model_revision": "1"}
 TEACHER: dict[str, Any] = {"name": "t", "engine": ENGINE, "sampling": {"max_tokens": MAX_TOKENS}}
 SHORT, LONG = 1_024, 20_480
-RESUMES = 3  # measured in turns for the ratio of long to short texts
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,8 @@ class Sizes:
     resume: int = 1_000_000
     resume_long: int = 100_000
     """Samples stored for the ratio of 20 KB to 1 KB: 2 GB of long texts."""
+    turns: int = 3
+    """Measurements of each for that ratio, in turns."""
 
 
 def task(n: int) -> Task:
@@ -200,7 +201,7 @@ def run_resumes(folder: Path, sizes: Sizes) -> dict[str, Any]:
         for name, size in stored.items():
             prepare_resume(folder / name, server.url, sizes.resume_long, size)
         times: dict[str, list[float]] = {name: [] for name in stored}
-        for _ in range(RESUMES):
+        for _ in range(sizes.turns):
             for name in stored:
                 times[name].append(resume_seconds(folder / name, server))
     short, long = (statistics.median(times[name]) for name in stored)
@@ -227,7 +228,7 @@ def main() -> None:
     given = parser.parse_args()
     sizes = Sizes(given.samples, given.bare, given.resume, given.resume_long)
     if given.quick:
-        sizes = Sizes(2_000, 1_000, 2_000, 400)
+        sizes = Sizes(2_000, 1_000, 2_000, 400, turns=1)
     Path(".work").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=".work", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()

@@ -24,7 +24,7 @@ class Record:
     """Requests by the HTTP status they ended with; 0 for closed connections and requests that the client left."""
     concurrent: int = 0
     max_concurrent: int = 0
-    """Most completion requests that were open at once."""
+    """Most completion requests that were open at once; only a delay lets them overlap."""
     first_request_at: float | None = None
     """`time.monotonic()` of the first request: one clock for all processes of a machine."""
     last_answer_at: float | None = None
