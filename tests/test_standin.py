@@ -32,16 +32,12 @@ def talk(server, *bodies, path="/chat/completions", timeout_s=20.0, ends=None):
                 text = await reply.text()
                 if ends is not None:
                     ends.append(body["seed"])
-                try:
-                    return reply.status, json.loads(text)
-                except ValueError:
-                    return reply.status, text
+                return reply.status, json.loads(text) if text.endswith("}") else text
         except (aiohttp.ClientError, TimeoutError) as error:
             return type(error), error
 
     async def everything():
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
             tasks = []
             for body in bodies:
                 tasks.append(asyncio.ensure_future(one(session, body)))
@@ -77,9 +73,7 @@ def events_in(text):
 
 
 def message_of(reply):
-    status, value = reply
-    assert status == 200
-    return value["choices"][0]["message"]
+    return reply[1]["choices"][0]["message"]
 
 
 def test_an_answer_has_the_asked_size_and_a_usage_that_adds_up():
@@ -94,10 +88,9 @@ def test_an_answer_has_the_asked_size_and_a_usage_that_adds_up():
 
 
 def test_the_text_follows_from_messages_and_seed_alone_and_max_tokens_cuts_it():
-    other = {**BODY, "seed": 8}
     question = {**BODY, "messages": [{"role": "user", "content": "What is 3 + 3?"}]}
     with serving(StandIn()) as server:
-        replies = talk(server, BODY, BODY, other, question, {**BODY, "max_tokens": 10})
+        replies = talk(server, BODY, BODY, {**BODY, "seed": 8}, question, {**BODY, "max_tokens": 10})
     first, again, seeded, asked, cut = (message_of(reply)["content"] for reply in replies)
     assert first == again and len({first, seeded, asked}) == 3
     assert cut == first[:40] and replies[-1][1]["choices"][0]["finish_reason"] == "length"
@@ -178,16 +171,14 @@ def test_http_errors_come_in_vllms_words():
         assert refused.value.headers["Retry-After"] == "2"
     assert [status for status, _ in replies] == [400, 400, 429, 500, 503, 400]
     assert replies[0][1]["error"] == {"message": "bad field", "type": "BadRequestError", "param": None, "code": 400}
-    assert all(
-        value["error"]["message"].startswith("This model's maximum context length is 4096 tokens.")
-        for _, value in (replies[1], replies[5])
-    )
+    for _, value in (replies[1], replies[5]):
+        assert value["error"]["message"].startswith("This model's maximum context length is 4096 tokens.")
     assert server.answered == 0
 
 
 def test_connections_are_dropped_before_and_in_the_middle_of_an_answer():
-    faults = {0: None, 1: Fault("drop_midway"), 2: Fault("drop_midway"), 3: Fault("truncated_json")}
-    faults[4] = Fault("truncated_json")
+    midway, short = Fault("drop_midway"), Fault("truncated_json")
+    faults = {0: None, 1: midway, 2: midway, 3: short, 4: short}
     streamed = {**BODY, "stream": True}
     with serving(StandIn(faults=faults)) as server:
         dropped, midway, stream, short, short_stream, good = talk(server, BODY, BODY, streamed, BODY, streamed, BODY)
@@ -225,19 +216,19 @@ def test_odd_answers_put_content_elsewhere_or_nowhere():
 
 def test_a_hanging_request_never_ends_and_is_an_abort_only_where_it_was_running():
     with serving(StandIn(faults={0: Fault("hang"), 1: Fault("slow_first_token", seconds=9)})) as server:
-        hanging, slow = talk(server, BODY, BODY, timeout_s=0.5)
+        replies = talk(server, BODY, BODY, timeout_s=0.5)
         deadline = time.monotonic() + 5
         while server.concurrent and time.monotonic() < deadline:
             time.sleep(0.01)
         assert metrics_of(server)["abort"] == 1
-    assert issubclass(hanging[0], TimeoutError) and issubclass(slow[0], TimeoutError)
+    assert all(issubclass(status, TimeoutError) for status, _ in replies)
     assert server.statuses == {0: 2} and server.answered == 0
 
 
 def test_a_dead_core_hangs_behind_a_healthy_front_until_it_is_revived():
     with serving(StandIn(faults={1: Fault("dead_core")})) as server:
-        good, dead, after = talk(server, BODY, BODY, BODY, timeout_s=0.5)
-        assert good[0] == 200 and issubclass(dead[0], TimeoutError) and issubclass(after[0], TimeoutError)
+        good, *others = talk(server, BODY, BODY, BODY, timeout_s=0.5)
+        assert good[0] == 200 and all(issubclass(status, TimeoutError) for status, _ in others)
         before = metrics_of(server)
         assert fetch(server, "/health")[0] == fetch(server, "/v1/models")[0] == 200
         assert before["generation_tokens_total"] == 256
@@ -284,8 +275,8 @@ def test_bodies_and_headers_are_kept_in_the_order_of_arrival():
 
 def test_the_program_serves_with_faults_from_flags_and_counts_what_the_bare_client_sent(tmp_path):
     (tmp_path / "faults.json").write_text(json.dumps([{"kind": "status", "status": 503, "at": [0]}]))
-    flags = ["--size", "100", "--faults", str(tmp_path / "faults.json")]
-    with standin_process(*flags, "--fault", '{"kind": "status", "status": 400, "at": [1]}') as server:
+    flags = ["--faults", str(tmp_path / "faults.json"), "--fault", '{"kind": "status", "status": 400, "at": [1]}']
+    with standin_process(*flags) as server:
         assert [status for status, _ in talk(server, BODY, BODY, BODY)] == [503, 400, 200]
         server.kill_core()
         assert issubclass(talk(server, BODY, timeout_s=0.5)[0][0], TimeoutError)
@@ -302,9 +293,8 @@ def test_the_program_serves_with_faults_from_flags_and_counts_what_the_bare_clie
 
 
 def test_the_load_bench_runs_in_small_and_finds_every_sample():
-    root = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-m", "benchmarks.generate_load", "--quick"]
-    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["durable"] == figures["requests_at_server"] == figures["samples"] == 2000
     assert figures["ratio_to_bare"] > 0 and figures["resume_s"] > 0 and figures["resume_ratio_20kb"] > 0
