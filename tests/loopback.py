@@ -13,7 +13,8 @@ def on_loopback(app: web.Application) -> Iterator[str]:
     """Give the address, http://127.0.0.1:PORT, while the application is served."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
-    runner = web.AppRunner(app, access_log=None)
+    # Requests that nobody waits for any more end, as in vLLM, and never hold up the end of a test.
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
 
     async def start() -> None:
         await runner.setup()

@@ -1,0 +1,186 @@
+"""Claim: against a real vLLM server `generate` is as fast as a bare client, and costs little more CPU.
+
+Peer: `benchmarks.bare_client` with the very same requests (prompts, seeds, limits) to the same server, in alternating
+pairs; each pair has seeds of its own, and every prompt was sent once before, so that the prefix cache serves both.
+
+`ratio` compares output tokens/s of the sampling alone, as each client counts them; `ratio_whole` those of the whole
+processes, with Python's start and the stage's look-up and final table; both are medians of the pairs. CPU is user and
+system time of the client's process and its children from getrusage. Each load has a baseline, the same process with
+one request only: the stage with all samples but one in its ledger (the same start, look-up and final table), the bare
+client with `--requests 1`. A client's CPU is the least of its loads less the least of its baselines, since other work
+on the machine only adds: starting costs over a second, sending these requests a tenth of that.
+`benchmarks.generate_load` has the finer figure, over 100,000 samples.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.generate_load import ROOT, cpu_of_children, run_bare, start_stage, task, wait_for, write_recipe
+from pipeline.config import Machine, load_config
+from pipeline.config.machine import Serving
+from pipeline.engine import LocalEngine, make_requests
+from pipeline.engine.sampling import model_identity
+from pipeline.engine.server import VllmServer
+from pipeline.records import Task
+from pipeline.shards import iter_table
+from stages import generate
+
+# The demo's model writes 46 tokens an answer: 192 requests are 32 s at 277 tokens/s, five pairs fit into 8 minutes.
+SAMPLES, PAIRS, CONCURRENCY, MAX_TOKENS, MODEL = 192, 5, 64, 64, "teacher"
+BUDGET_S = 450.0
+"""No further pair is begun that would end later than this after the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One client's load."""
+
+    tokens: float
+    tokens_per_s: float
+    whole_tokens_per_s: float
+    cpu_s: float
+    baseline_cpu_s: float
+
+
+def prepare(folder: Path, url: str, samples: int) -> None:
+    """A recipe of `samples` tasks with one sample each, and one task more for the baseline."""
+    engine = {"type": "endpoints", "model": MODEL, "model_revision": "1"}
+    sampling = {"temperature": 0.8, "max_tokens": MAX_TOKENS}
+    tasks = map(task, range(samples + 1))
+    write_recipe(folder, tasks, {"name": "t", "engine": engine, "sampling": sampling}, url, CONCURRENCY, per_task=1)
+
+
+def write_bodies(folder: Path, seed: int, samples: int) -> Path:
+    """The requests that the stage will send with this seed, as JSON lines for the bare client."""
+    config = load_config(generate.Config, folder / "generate.yaml", (f"seed={seed}",))
+    identity = model_identity(config.teacher, None, folder)
+    shared = {"model": MODEL, "n": 1, "skip_special_tokens": False, "include_stop_str_in_output": True}
+    shared |= config.teacher.sampling.model_dump(mode="json")
+    requests = list(make_requests(iter_table(folder / "tasks", Task), config.teacher, identity, seed, 1))[:samples]
+    path = folder / f"bodies-{seed}.jsonl"
+    bodies = ({**shared, "messages": json.loads(r.task.messages), "seed": r.seed} for r in requests)
+    path.write_text("".join(json.dumps(body) + "\n" for body in bodies))
+    return path
+
+
+def stage_once(folder: Path, out: str, *overrides: str) -> tuple[dict[str, Any], float, float]:
+    """The stage's report, wall and CPU seconds of its process."""
+    started, cpu = time.perf_counter(), cpu_of_children()
+    wait_for(start_stage(folder, out, *overrides), folder)
+    seconds, cpu = time.perf_counter() - started, cpu_of_children() - cpu
+    return json.loads((folder / f"{out}.json").read_text()), seconds, cpu
+
+
+def run_stage(folder: Path, seed: int, samples: int) -> Run:
+    """The stage with this seed, and its baseline: all of that in the ledger, one sample new."""
+    report, seconds, cpu = stage_once(folder, f"out-{seed}", f"seed={seed}", f"limit={samples}")
+    baseline, _, idle = stage_once(folder, f"idle-{seed}", f"seed={seed}")
+    if (report["requests_sent"], baseline["requests_sent"]) != (samples, 1):
+        raise RuntimeError(f"sent {report['requests_sent']} and {baseline['requests_sent']}, not {samples} and 1")
+    tokens = report["received_tokens"]
+    return Run(tokens, report["output_tokens_per_s"], tokens / seconds, cpu, idle)
+
+
+def run_peer(folder: Path, url: str, seed: int, samples: int) -> Run:
+    """The bare client with the same requests, and its baseline."""
+    flags = ("--bodies", str(write_bodies(folder, seed, samples)), "--concurrency", str(CONCURRENCY))
+    started, cpu = time.perf_counter(), cpu_of_children()
+    figures = run_bare(url, *flags, "--requests", str(samples))
+    seconds, cpu = time.perf_counter() - started, cpu_of_children() - cpu
+    before = cpu_of_children()
+    run_bare(url, *flags, "--requests", "1")
+    idle = cpu_of_children() - before
+    tokens = figures["output_tokens"]
+    return Run(tokens, figures["tokens_per_s"], tokens / seconds, cpu, idle)
+
+
+def run_pairs(folder: Path, url: str, samples: int, pairs: int, deadline: float) -> tuple[list[Run], list[Run]]:
+    """Both clients in turns, the first one changing; ends early where the time would not do for another pair."""
+    stages: list[Run] = []
+    peers: list[Run] = []
+    run_bare(url, "--bodies", str(write_bodies(folder, 1_000, samples)), "--concurrency", str(CONCURRENCY))
+    started = time.perf_counter()
+    for seed in range(pairs):
+        first = seed % 2 == 0
+        if first:
+            stages.append(run_stage(folder, seed, samples))
+        peers.append(run_peer(folder, url, seed, samples))
+        if not first:
+            stages.append(run_stage(folder, seed, samples))
+        now = time.perf_counter()
+        if now + (now - started) / (seed + 1) > deadline:
+            break
+    return stages, peers
+
+
+def figures_of(stages: Sequence[Run], peers: Sequence[Run], samples: int) -> dict[str, float]:
+    """Medians over the pairs, and the least CPU."""
+
+    def median(runs: Sequence[Run], name: str) -> float:
+        return float(statistics.median(getattr(run, name) for run in runs))
+
+    def cpu_per_1000(runs: Sequence[Run]) -> float:
+        used = min(run.cpu_s for run in runs) - min(run.baseline_cpu_s for run in runs)
+        return used * 1000 / (samples - 1)
+
+    rate, bare = median(stages, "tokens_per_s"), median(peers, "tokens_per_s")
+    cpu, bare_cpu = cpu_per_1000(stages), cpu_per_1000(peers)
+    return {
+        "ratio": round(rate / bare, 3),
+        "ratio_whole": round(median(stages, "whole_tokens_per_s") / median(peers, "whole_tokens_per_s"), 3),
+        "tokens_per_s": round(rate, 1),
+        "bare_tokens_per_s": round(bare, 1),
+        "client_cpu_ratio": round(cpu / bare_cpu, 2) if bare_cpu > 0 else 0.0,
+        "cpu_s_per_1000": round(cpu, 3),
+        "bare_cpu_s_per_1000": round(bare_cpu, 3),
+        "samples": samples,
+        "output_tokens": median(stages, "tokens"),
+        "bare_output_tokens": median(peers, "tokens"),
+        "pairs": len(peers),
+    }
+
+
+def make_model(folder: Path) -> Path:
+    """The demo's model, made by the stage `base` as the demo makes it."""
+    command = [sys.executable, "-m", "pipeline", "base", "--config", str(ROOT / "configs/demo/base.yaml")]
+    command += ["--out", str(folder / "base"), "--report", str(folder / "base.json")]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return folder / "base"
+
+
+def main() -> None:
+    """Serve the model, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="model folder; without it the demo's is made")
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    given = parser.parse_args()
+    deadline = time.perf_counter() + BUDGET_S
+    os.chdir(ROOT)
+    Path(".work").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=".work", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        ready = Path("data/demo/base")
+        model = given.model or (ready if (ready / "config.json").exists() else make_model(folder))
+        machine = Machine(serving=Serving(**yaml.safe_load(Path("configs/machines/local.yaml").read_text())["serving"]))
+        engine = LocalEngine(dtype="float32", max_model_len=512)
+        with VllmServer(model, MODEL, engine, machine, folder / "vllm.log") as server:
+            prepare(folder / "recipe", server.url, given.samples)
+            stages, peers = run_pairs(folder / "recipe", server.url, given.samples, given.pairs, deadline)
+    print(json.dumps(figures_of(stages, peers, given.samples)))
+
+
+if __name__ == "__main__":
+    main()
