@@ -30,8 +30,8 @@ import yaml
 from benchmarks.standin import RunningStandIn, standin_process
 from benchmarks.standin.answers import made_text
 from pipeline.config import load_config
-from pipeline.engine import Answer, Ledger, make_requests
-from pipeline.engine.sampling import model_identity
+from pipeline.engine import key_fields, make_requests
+from pipeline.ledger import Answer, Ledger
 from pipeline.records import Task, canonical_json, content_id, prompt_id_of
 from pipeline.shards import iter_table, shard_paths, write_table
 from stages import generate
@@ -85,7 +85,7 @@ def write_recipe(
     endpoint = {teacher["name"]: {"urls": [url], "max_in_flight": in_flight}}
     machine = {"endpoints": endpoint, "ledger": str((folder / "ledger").resolve())}
     (folder / "machine.yaml").write_text(yaml.safe_dump(machine))
-    (folder / "generate.yaml").write_text(yaml.safe_dump({"teacher": teacher, "samples_per_task": per_task}))
+    (folder / "generate.yaml").write_text(yaml.safe_dump({"teachers": [teacher], "samples_per_task": per_task}))
 
 
 def start_stage(folder: Path, out: str, *overrides: str) -> "subprocess.Popen[bytes]":
@@ -156,11 +156,13 @@ def durable_samples(out: Path) -> int:
 def prefill(folder: Path, size: int, count: int) -> None:
     """Store an answer of `size` bytes to every request of the recipe's first `count` tasks."""
     config = load_config(generate.Config, folder / "generate.yaml")
-    identity = model_identity(config.teacher, None, folder)
+    teacher = config.teachers[0]
+    key = key_fields(teacher, None, folder, config.seed)
     tasks = islice(iter_table(folder / "tasks", Task), count)
-    requests = make_requests(tasks, config.teacher, identity, config.seed, PER_TASK)
+    requests = make_requests(tasks, key, range(PER_TASK))
     with Ledger(folder / "ledger") as ledger:
-        rows: list[tuple[str, Answer]] = []
+        ledger.declare({"teacher": teacher.name, **key})
+        rows: list[tuple[bytes, Answer]] = []
         for request in requests:
             text = made_text({"seed": request.seed}, size)
             rows.append((request.key, Answer(text, "stop", None, 8, size // 4, MAX_TOKENS, request.seed)))

@@ -20,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,8 @@ import yaml
 from benchmarks.generate_load import ROOT, cpu_of_children, run_bare, start_stage, task, wait_for, write_recipe
 from pipeline.config import Machine, load_config
 from pipeline.config.machine import Serving
-from pipeline.engine import LocalEngine, make_requests
-from pipeline.engine.sampling import model_identity
-from pipeline.engine.server import VllmServer
+from pipeline.engine import LocalEngine, key_fields, make_requests
+from pipeline.engine.local import LocalServer, local_replicas
 from pipeline.records import Task
 from pipeline.shards import iter_table
 from stages import generate
@@ -65,10 +66,11 @@ def prepare(folder: Path, url: str, samples: int) -> None:
 def write_bodies(folder: Path, seed: int, samples: int) -> Path:
     """The requests that the stage will send with this seed, as JSON lines for the bare client."""
     config = load_config(generate.Config, folder / "generate.yaml", (f"seed={seed}",))
-    identity = model_identity(config.teacher, None, folder)
+    teacher = config.teachers[0]
     shared = {"model": MODEL, "n": 1, "skip_special_tokens": False, "include_stop_str_in_output": True}
-    shared |= config.teacher.sampling.model_dump(mode="json")
-    requests = list(make_requests(iter_table(folder / "tasks", Task), config.teacher, identity, seed, 1))[:samples]
+    shared |= teacher.sampling.model_dump(mode="json")
+    wanted = make_requests(iter_table(folder / "tasks", Task), key_fields(teacher, None, folder, seed), [0])
+    requests = list(islice(wanted, samples))
     path = folder / f"bodies-{seed}.jsonl"
     bodies = ({**shared, "messages": json.loads(r.task.messages), "seed": r.seed} for r in requests)
     path.write_text("".join(json.dumps(body) + "\n" for body in bodies))
@@ -160,6 +162,17 @@ def make_model(folder: Path) -> Path:
     return folder / "base"
 
 
+def wait_until_ready(server: LocalServer) -> str:
+    """The server's address once it lists its models."""
+    while server.alive():
+        try:
+            with urllib.request.urlopen(f"{server.url}/models", timeout=5):
+                return str(server.url)
+        except OSError:
+            time.sleep(0.5)
+    raise RuntimeError(server.log_tail())
+
+
 def main() -> None:
     """Serve the model, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -176,9 +189,14 @@ def main() -> None:
         model = given.model or (ready if (ready / "config.json").exists() else make_model(folder))
         machine = Machine(serving=Serving(**yaml.safe_load(Path("configs/machines/local.yaml").read_text())["serving"]))
         engine = LocalEngine(dtype="float32", max_model_len=512)
-        with VllmServer(model, MODEL, engine, machine, folder / "vllm.log") as server:
-            prepare(folder / "recipe", server.url, given.samples)
-            stages, peers = run_pairs(folder / "recipe", server.url, given.samples, given.pairs, deadline)
+        server = local_replicas(MODEL, model, engine, machine.serving, folder)[0]
+        server.start()
+        try:
+            url = wait_until_ready(server)
+            prepare(folder / "recipe", url, given.samples)
+            stages, peers = run_pairs(folder / "recipe", url, given.samples, given.pairs, deadline)
+        finally:
+            server.stop()
     print(json.dumps(figures_of(stages, peers, given.samples)))
 
 

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import time
 
 import psutil
@@ -39,11 +38,10 @@ def kill(processes):
 
 
 def ledger_rows(project):
-    try:
-        with sqlite3.connect(f"file:{project.folder}/.work/ledger/ledger.sqlite?mode=ro", uri=True) as db:
-            return db.execute("SELECT COUNT(*) FROM answers").fetchone()[0]
-    except sqlite3.Error:
-        return 0
+    """Whole answers in the ledger's files."""
+    files = (project.folder / ".work/ledger/segments").glob("*.jsonl")
+    lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
+    return sum(line[9:18] == b'{"answer"' and line.endswith(b"\n") for line in lines)
 
 
 @pytest.fixture(scope="module")
