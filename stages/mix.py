@@ -15,7 +15,7 @@ characters of the response. No trace is taken twice; the report states the share
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field, field_validator
@@ -25,7 +25,7 @@ from pipeline.curate.conversation import answer_of
 from pipeline.curate.mixing import Entry, position_of, take, targets_of
 from pipeline.errors import UserError
 from pipeline.records import Rejected, Report, Trace, canonical_json, schema_of
-from pipeline.shards import TableWriter, iter_table, write_table
+from pipeline.shards import TableWriter, iter_table, row_of, write_table
 
 INPUTS: Mapping[str, str] = {"traces": "traces, output of `decontaminate`"}
 CHARACTERS_PER_TOKEN = 4
@@ -127,7 +127,7 @@ def write_mix(output: Path, traces: Iterator[Trace], places: Sequence[str]) -> N
         tables = {"train": train, "val": val}
         for trace, place in zip(traces, places, strict=True):
             if place in tables:
-                tables[place].write(astuple(trace))
+                tables[place].write(row_of(trace))
             else:
                 rejected.append(Rejected(trace.trace_id, "mix", place, canonical_json({"domain": trace.domain})))
     write_table(output, Rejected, rejected)

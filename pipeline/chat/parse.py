@@ -162,6 +162,8 @@ def _split_text(body: str, thinking: bool) -> tuple[str | None, str]:
       outside code and quotes, and if there is none the first closer.
     - Else only a closer outside code and quotes, with no opener before it, and not in the middle of a sentence.
     """
+    if UNTHINK not in body:
+        return None, body
     opened = _is_opened(body)
     inner = body.lstrip().removeprefix(THINK) if opened else body
     if opened or thinking:

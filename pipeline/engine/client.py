@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from pipeline.ledger import TOO_LONG, Answer
 
@@ -64,7 +65,9 @@ async def ask(
 
     Raises Refused, Busy or Failed.
     """
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    headers = {"Content-Type": "application/json"}
+    if target.api_key:
+        headers["Authorization"] = f"Bearer {target.api_key}"
     body = {"model": target.model, **wanted.body}
     if target.vllm:
         # Raw text with its stop marker: a server-side parser or stripping would lose what the model wrote.
@@ -72,16 +75,23 @@ async def ask(
     if on_token is not None:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     try:
-        async with session.post(f"{url}/chat/completions", json=body, headers=headers) as reply:
+        async with session.post(f"{url}/chat/completions", data=_encode(body), headers=headers) as reply:
             if reply.status != 200:
                 return _refusal(reply.status, reply.headers, (await reply.text())[:2000], wanted)
             if on_token is not None and reply.content_type == "text/event-stream":
                 return _answer_of(await _read_stream(reply, on_token), wanted)
-            return _answer_of(await reply.json(content_type=None), wanted)
+            return _answer_of(orjson.loads(await reply.read()), wanted)
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
         raise Failed(f"{type(error).__name__}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Failed(f"an answer that is no chat completion ({type(error).__name__}: {error})") from None
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # half of a surrogate pair
+        return json.dumps(body).encode()
 
 
 def _refusal(status: int, headers: Mapping[str, str], text: str, wanted: Ask) -> Answer:
@@ -132,7 +142,7 @@ async def _read_stream(reply: aiohttp.ClientResponse, on_token: Callable[[], Non
         data = line[5:].strip()
         if data == b"[DONE]":
             break
-        event = json.loads(data)
+        event = orjson.loads(data)
         on_token()
         usage = event.get("usage") or usage
         for choice in event["choices"][:1]:

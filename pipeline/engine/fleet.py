@@ -49,7 +49,8 @@ class Fleet:
 
     async def __aenter__(self) -> "Fleet":
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=30)
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        connector, cookies = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=cookies)
         for lane in self.lanes:
             lane.reset()
             await asyncio.to_thread(lane.replica.start)
@@ -139,8 +140,9 @@ class Fleet:
 
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+        timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+        await self._changed.wait()
+        timer.cancel()
 
     async def _one(self, lane: Lane, wanted: Ask) -> None:
         task = asyncio.current_task()

@@ -78,15 +78,18 @@ def make_requests(tasks: Iterable[Task], fields: Mapping[str, Any], indices: Ite
             yield Request(task, int.from_bytes(number, "big"), own.digest())
 
 
-def body_of(request: Request, teacher: Teacher, max_tokens: int) -> dict[str, Any]:
+def shared_body(teacher: Teacher) -> dict[str, Any]:
+    """The chat-completion fields that all requests of a teacher have."""
+    template = {"chat_template_kwargs": teacher.template_kwargs} if teacher.template_kwargs else {}
+    return {"n": 1, **teacher.sampling.model_dump(mode="json"), **template}
+
+
+def body_of(request: Request, shared: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
     """The chat-completion fields of a request."""
-    sampling = teacher.sampling.model_dump(mode="json") | {"max_tokens": max_tokens}
-    body: dict[str, Any] = {"messages": json.loads(request.task.messages), "seed": request.seed, "n": 1, **sampling}
+    body = {**shared, "messages": json.loads(request.task.messages), "seed": request.seed, "max_tokens": max_tokens}
     if request.task.tools is not None:
         # Without a server-side tool parser vLLM answers 400 unless tool_choice is "none"; calls stay in the raw text.
         body |= {"tools": json.loads(request.task.tools), "tool_choice": "none"}
-    if teacher.template_kwargs:
-        body["chat_template_kwargs"] = teacher.template_kwargs
     return body
 
 

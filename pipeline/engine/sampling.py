@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pipeline.chat.parse import parse_turn, special_tokens
 from pipeline.config import Machine
 from pipeline.engine.prompts import PromptLengths
-from pipeline.engine.requests import Request, body_of, changed_fields, key_fields, make_requests, model_folder
+from pipeline.engine.requests import (
+    Request,
+    body_of,
+    changed_fields,
+    key_fields,
+    make_requests,
+    model_folder,
+    shared_body,
+)
 from pipeline.engine.servers import max_in_flight, replicas_of, target_of
 from pipeline.engine.settings import Budget, Teacher
 from pipeline.engine.status import Status
@@ -117,7 +125,7 @@ class Sampler:
             first = next((wanted for wanted in missing if wanted is not None), None)
             if first is not None:
                 with status:
-                    self._runner = self._runner or asyncio.Runner()
+                    self._runner = self._runner or _event_loop()
                     self._runner.run(self._ask_missing(first, missing, status))
             elif number == 0 and total:
                 say(f"ledger: all {total} samples of {self.teacher.name} are there")
@@ -139,7 +147,7 @@ class Sampler:
         """What is to be sent, each key once; None after each block, where others may have their turn."""
         from pipeline.engine.client import Ask
 
-        lengths = PromptLengths(self.teacher, self._model)
+        lengths, shared = PromptLengths(self.teacher, self._model), shared_body(self.teacher)
         requests = iter(requests)
         while block := list(islice(requests, _BLOCK)):
             out = frozenset(self._waiting)  # before the look-up: what arrives meanwhile is found by neither otherwise
@@ -156,7 +164,7 @@ class Sampler:
                     settled.append((key, Answer("", TOO_LONG, None, 0, 0, limit, request.seed)))
                 else:
                     self._waiting.add(key)
-                    yield Ask(key, body_of(request, self.teacher, limit), len(request.task.messages) // 4 + limit)
+                    yield Ask(key, body_of(request, shared, limit), len(request.task.messages) // 4 + limit)
             if settled:
                 self.ledger.put(settled)
                 status.settled += len(settled)
@@ -259,6 +267,15 @@ class Sampler:
                 f"ledger: {spared} stored samples of {self.teacher.name} do not fit any more, since "
                 f"{'; '.join(changes)}. They stay stored; as many are asked for anew"
             )
+
+
+def _event_loop() -> asyncio.Runner:
+    """uvloop spends a fifth less CPU a sample than asyncio's own loop; where it is not to be had, that one does."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _in_turns(first: "Ask", missing: "Iterator[Ask | None]") -> "AsyncIterator[Ask]":

@@ -1,8 +1,11 @@
 """One paid-for answer of a model, and when it may be used again."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import orjson
 
 from pipeline.records import canonical_json
 
@@ -30,16 +33,34 @@ class Answer:
     token_ids: list[int] | None = None
     """The sampled tokens, where they were asked for."""
 
-    def to_record(self, key: bytes, settings: int) -> str:
-        """The line of the ledger: key, number of the key fields, and what is not absent of the answer."""
+    def to_record(self, key: bytes, settings: int) -> bytes:
+        """The record of the ledger: key, number of the key fields, and what is not absent of the answer."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         present = {name: value for name, value in fields.items() if value is not None}
-        return canonical_json({"key": key.hex(), "settings": settings, "answer": present})
+        return encode({"key": key.hex(), "settings": settings, "answer": present})
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> "Answer":
         """The answer of a line."""
         return cls(**{"reasoning": None, **record["answer"]})
+
+
+def encode(record: Mapping[str, Any]) -> bytes:
+    """JSON of a record with sorted keys. Half of a surrogate pair, which is no UTF-8, is kept as Python's own bytes."""
+    try:
+        return orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return canonical_json(record).encode(errors="surrogatepass")
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """The inverse of `encode`."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        value = json.loads(body.decode(errors="surrogatepass"))
+    assert isinstance(value, dict)
+    return value
 
 
 class Stored(NamedTuple):

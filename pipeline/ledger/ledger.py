@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.errors import UserError, full_disk
-from pipeline.ledger.answer import Answer, Stored
+from pipeline.ledger.answer import Answer, Stored, decode, encode
 from pipeline.ledger.index import Index, Row
 from pipeline.ledger.segments import Line, Writer, path_of, scan, segments_in, unframe
 from pipeline.records import canonical_json
@@ -112,7 +112,7 @@ class Ledger:
         rows: list[Row] = []
         damaged = 0
         for line in lines:
-            record = None if line.text is None else json.loads(line.text)
+            record = None if line.body is None else decode(line.body)
             if record is None:
                 damaged += line.length > 1  # an empty line closes a torn one
             elif "fields" in record:
@@ -139,7 +139,7 @@ class Ledger:
             known = self._index.settings()
             number = known.get(text, max(known.values(), default=0) + 1)
             if not known or list(known)[-1] != text:
-                place = self._writer.append([canonical_json({"settings": number, "fields": fields})])[0]
+                place = self._writer.append([encode({"settings": number, "fields": fields})])[0]
                 self._index.note_settings(number, text)
                 self._index.add([], place[0], place[1] + place[2])
             self._settings = number
@@ -155,9 +155,9 @@ class Ledger:
             self.declare({})
         assert self._settings is not None
         pairs = list(answers)
-        texts = [answer.to_record(key, self._settings) for key, answer in pairs]
+        bodies = [answer.to_record(key, self._settings) for key, answer in pairs]
         with self._guard:
-            places = self._writer.append(texts)
+            places = self._writer.append(bodies)
             rows = [
                 (
                     key,
@@ -194,10 +194,10 @@ class Ledger:
             fd = self._files.get(stored.segment)
             if fd is None:
                 fd = self._files[stored.segment] = os.open(path_of(self._segments, stored.segment), os.O_RDONLY)
-            text = unframe(os.pread(fd, stored.length, stored.offset))
+            body = unframe(os.pread(fd, stored.length, stored.offset))
         except OSError:
             return None
-        record = None if text is None else json.loads(text)
+        record = None if body is None else decode(body)
         if record is None or record.get("key") != key.hex():
             return None
         return Answer.of_record(record)

@@ -16,28 +16,25 @@ SEGMENT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a segment. `text` is None where the line is damaged."""
+    """One line of a segment. `body` is None where the line is damaged."""
 
     offset: int
     length: int
-    text: str | None
+    body: bytes | None
 
 
-def frame(text: str) -> bytes:
-    """The line that holds a record."""
-    body = text.encode(errors="surrogatepass")
+def frame(body: bytes) -> bytes:
+    """The line that holds a record (JSON without a newline)."""
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
-def unframe(line: bytes) -> str | None:
+def unframe(line: bytes) -> bytes | None:
     """The record of a line, None for a damaged or torn one."""
     if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
         return None
     body = line[9:-1]
     try:
-        if int(line[:8], 16) != zlib.crc32(body):
-            return None
-        return body.decode(errors="surrogatepass")
+        return body if int(line[:8], 16) == zlib.crc32(body) else None
     except ValueError:
         return None
 
@@ -79,7 +76,7 @@ class Writer:
         if new:
             sync_folder(self._folder)
 
-    def append(self, texts: Sequence[str]) -> list[tuple[int, int, int]]:
+    def append(self, bodies: Sequence[bytes]) -> list[tuple[int, int, int]]:
         """Write records and sync them; returns (segment, offset, length) of each.
 
         Raises OSError, with nothing but a torn end left behind, when the disk is full.
@@ -87,7 +84,7 @@ class Writer:
         if self._size >= SEGMENT_BYTES:
             os.close(self._fd)
             self._open(self.segment + 1)
-        lines = [frame(text) for text in texts]
+        lines = [frame(body) for body in bodies]
         start = self._size + self._torn
         block = b"\n" * self._torn + b"".join(lines)
         self._torn = True

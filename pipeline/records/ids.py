@@ -7,6 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+# Made once: json.dumps makes an encoder a call when it is given options.
+_CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 
 def canonical_json(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """JSON with sorted keys and no spaces: equal values give equal text.
@@ -14,7 +17,7 @@ def canonical_json(value: Any) -> str:  # noqa: ANN401 - any JSON value
     Nested values are stored this way so that Arrow never unifies the keys of two tool calls or fills in
     nulls (huggingface/datasets#7092). Raises ValueError for NaN and infinity, which are not JSON.
     """
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def content_id(*parts: Any) -> str:  # noqa: ANN401 - any JSON values

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.records import Record, Rejected, Report, schema_of, table_name
-from pipeline.shards.table import TableWriter
+from pipeline.shards.table import TableWriter, row_of
 
 
 @dataclass(slots=True)
@@ -44,10 +44,10 @@ def write_sifted(output: Path, kept_type: type[Record], records: Iterable[Record
     ):
         for record in records:
             if isinstance(record, Rejected):
-                rejected.write(astuple(record))
+                rejected.write(row_of(record))
                 counts.reasons[record.reason] += 1
             else:
-                kept.write(astuple(record))
+                kept.write(row_of(record))
                 counts.kept += 1
     if counts.rejected > max_rejected * counts.read:
         reasons = ", ".join(f"{name} {count}" for name, count in counts.reasons.most_common())

@@ -1,12 +1,14 @@
 """A table is a folder: `part-00000.parquet`, ... and `manifest.json` with rows, bytes and sha256 of each shard."""
 
 import contextlib
+import functools
 import io
 import json
+import operator
 import os
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -66,6 +68,16 @@ class _Memory(io.RawIOBase):
         """Write to disk what has come in; a full disk is an OSError here."""
         pieces, self._pieces = self._pieces, []
         file.writelines(pieces)
+
+
+def row_of(record: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any record
+    """A record's values in schema order. `dataclasses.astuple` copies every value, ten times as slow."""
+    return _getter(*type(record).__slots__)(record)
+
+
+@functools.cache
+def _getter(*names: str) -> Callable[[Any], tuple[Any, ...]]:
+    return operator.attrgetter(*names)
 
 
 class TableWriter:
@@ -158,7 +170,7 @@ def write_table(output: Path, record_type: type[RecordT], records: Iterable[Reco
     name = table_name(record_type)
     with TableWriter(output / name, name, schema_of(record_type)) as writer:
         for record in records:
-            writer.write(astuple(record))
+            writer.write(row_of(record))
     return writer.rows
 
 
