@@ -25,7 +25,7 @@ from pipeline.engine.rounds import run_rounds
 from pipeline.errors import UserError
 from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task
-from pipeline.shards import iter_table, write_table
+from pipeline.shards import iter_columns, iter_table, write_table
 from pipeline.verdicts import judge_samples
 from pipeline.verify import Limits
 from pipeline.work import progress_folder
@@ -90,13 +90,17 @@ def count_outcomes(samples: Iterable[Sample], counts: Counter[str]) -> Iterator[
 
 
 def ask_fixed(
-    config: Config, tasks: Callable[[], Iterable[Task]], samplers: Sequence[Sampler], output: Path
+    config: Config,
+    tasks: Callable[[], Iterable[Task]],
+    domains: Mapping[str, int],
+    samplers: Sequence[Sampler],
+    output: Path,
 ) -> Counter[str]:
     """`samples_per_task` of every teacher; writes the samples and counts them."""
     indices = range(config.samples_per_task)
     for _ in range(_PASSES):
         for sampler in samplers:
-            ask_one(sampler, tasks, indices)
+            ask_one(sampler, tasks, domains, indices)
         counts: Counter[str] = Counter()
         write_table(output, Sample, count_outcomes(samples_in_order(tasks(), samplers, indices), counts))
         if not any(sampler.damaged for sampler in samplers):
@@ -104,16 +108,19 @@ def ask_fixed(
     return counts
 
 
-def ask_one(sampler: Sampler, tasks: Callable[[], Iterable[Task]], indices: Sequence[int]) -> None:
-    """One teacher's answers to all its tasks."""
+def ask_one(
+    sampler: Sampler, tasks: Callable[[], Iterable[Task]], domains: Mapping[str, int], indices: Sequence[int]
+) -> None:
+    """One teacher's answers to all its tasks. `domains` counts the tasks of each."""
+    wanted = sampler.teacher.domains or domains
+    count = sum(domains.get(domain, 0) for domain in wanted)
 
     def own() -> Iterator[Task]:
         return tasks_for(sampler.teacher, tasks())
 
     sampler.explain_change(own, indices)
-    total = sum(1 for _ in own()) * len(indices)
     with sampler:
-        sampler.ask(lambda: sampler.requests(own(), indices), total)
+        sampler.ask(lambda: sampler.requests(own(), indices), count * len(indices))
 
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
@@ -124,6 +131,8 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         chosen = (task for task in iter_table(inputs["tasks"], Task) if task.split == "train")
         return islice(chosen, config.limit)
 
+    columns = iter_columns(inputs["tasks"], Task, ["split", "domain"])
+    domains = Counter(islice((domain for split, domain in columns if split == "train"), config.limit))
     with Ledger(machine.ledger) as ledger:
         samplers = [
             Sampler(teacher, inputs.get("teacher"), config.seed, machine, ledger, folder, config.budget)
@@ -131,10 +140,10 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         ]
         extra: Report = {}
         if config.target is None:
-            counts = ask_fixed(config, tasks, samplers, output)
+            counts = ask_fixed(config, tasks, domains, samplers, output)
         else:
             counts, extra = ask_until(config, tasks, samplers, output, machine, folder)
-    report = summarise(sum(1 for _ in tasks()), samplers, counts) | extra
+    report = summarise(domains.total(), samplers, counts) | extra
     check_lost(config, samplers)
     return report
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pipeline.engine.client import Ask
     from pipeline.engine.fleet import Fleet
 
-_BLOCK = 2_000  # requests looked up or assembled at a time: bounds what is in memory
+_LOOKED_UP, _BLOCK = 20_000, 2_000  # requests looked up, and assembled, at a time: bounds what is in memory
 _PASSES = 3  # a pass after the first asks for stored answers that turned out to be damaged
 Requests = Callable[[], Iterable[Request]]
 """Makes the same requests, in the same order, each time it is called."""
@@ -129,7 +129,7 @@ class Sampler:
                     self._runner.run(self._ask_missing(first, missing, status))
             elif number == 0 and total:
                 say(f"ledger: all {total} samples of {self.teacher.name} are there")
-            self._count(status, first_pass=number == 0)
+            self._count(status, first_pass=number == 0 and not self.damaged)
 
     def _count(self, status: Status, first_pass: bool) -> None:
         counts = self.counts
@@ -149,16 +149,17 @@ class Sampler:
 
         lengths, shared = PromptLengths(self.teacher, self._model), shared_body(self.teacher)
         requests = iter(requests)
-        while block := list(islice(requests, _BLOCK)):
+        while block := list(islice(requests, _LOOKED_UP)):
             out = frozenset(self._waiting)  # before the look-up: what arrives meanwhile is found by neither otherwise
-            found = self.ledger.find([request.key for request in block])
+            needed = self._needed([request.key for request in block])
+            status.reused += len(block)
             settled = []
             for request in block:
-                key = request.key
-                stored, limit = choose(found.get(key, ()), self.teacher.limits)
-                if stored is not None:
-                    status.reused += 1
-                elif key in out or key in self._waiting or key in self.lost:
+                key, limit = request.key, needed.get(request.key)
+                if limit is None:
+                    continue
+                status.reused -= 1
+                if key in out or key in self._waiting or key in self.lost:
                     continue
                 elif lengths.too_long(request, limit):
                     settled.append((key, Answer("", TOO_LONG, None, 0, 0, limit, request.seed)))
@@ -169,6 +170,19 @@ class Sampler:
                 self.ledger.put(settled)
                 status.settled += len(settled)
             yield None
+
+    def _needed(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """The token limit to ask with, for those of the keys that have no answer to use."""
+        limits = self.teacher.limits
+        settled = self.ledger.settled(keys, limits[0])
+        needed = {key: limits[0] for key in keys if key not in settled}
+        if len(limits) > 1:
+            # One that was cut is settled under the first limit, but to be asked for under the second.
+            for key, stored in self.ledger.find(list(settled)).items():
+                answer, limit = choose(stored, limits)
+                if answer is None:
+                    needed[key] = limit
+        return needed
 
     async def _ask_missing(self, first: "Ask", missing: "Iterator[Ask | None]", status: Status) -> None:
         if self._fleet is None:

@@ -7,9 +7,14 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipeline.ledger.answer import Stored
+from pipeline.ledger.answer import CUT, TOO_LONG, Stored
 
 _LOOKUP = 200  # keys a query; SQLite allows 32,766 variables, and was fastest with few
+_SETTLED = 1_000
+_FITS = (
+    f"((finish_reason = '{CUT}' AND max_tokens = ?) OR (finish_reason = '{TOO_LONG}' AND max_tokens <= ?) "
+    f"OR (finish_reason NOT IN ('{CUT}', '{TOO_LONG}') AND output_tokens <= ?))"
+)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (
   key BLOB, max_tokens INTEGER, finish_reason TEXT, output_tokens INTEGER, prompt_tokens INTEGER,
@@ -33,6 +38,7 @@ class Index:
             self._db.executescript(_TABLES)
         else:
             self._db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60, check_same_thread=False)
+        self._db.execute("PRAGMA mmap_size=4294967296")
         self._db.execute("SELECT COUNT(*) FROM segments").fetchone()
 
     def close(self) -> None:
@@ -50,6 +56,17 @@ class Index:
             )
             for row in self._db.execute(query, part):
                 found.setdefault(row[0], []).append(Stored._make(row[1:]))
+        return found
+
+    def settled(self, keys: Sequence[bytes], max_tokens: int) -> set[bytes]:
+        """Those of the keys that have an answer which `Stored.fits` the limit. In order of the file: a million keys
+        take 3 s so, 8 s as they come."""
+        found: set[bytes] = set()
+        ordered = sorted(keys)
+        for start in range(0, len(ordered), _SETTLED):
+            part = ordered[start : start + _SETTLED]
+            query = f"SELECT key FROM answers WHERE key IN ({','.join('?' * len(part))}) AND {_FITS}"
+            found.update(key for (key,) in self._db.execute(query, [*part, max_tokens, max_tokens, max_tokens]))
         return found
 
     def add(self, rows: Iterable[Row], segment: int, indexed_to: int, damaged: int = 0) -> None:

@@ -178,6 +178,10 @@ class Ledger:
         """What is stored of those of the keys that are here; no text is read."""
         return self._indexed(lambda index: index.find(keys))
 
+    def settled(self, keys: Sequence[bytes], max_tokens: int) -> set[bytes]:
+        """Those of the keys that need not be asked for with this token limit."""
+        return self._indexed(lambda index: index.settled(keys, max_tokens))
+
     def read(self, places: Sequence[tuple[bytes, Stored]]) -> Iterator[Answer | None]:
         """The answers at places, in order. A damaged one is None, and from then on absent."""
         for key, stored in places:

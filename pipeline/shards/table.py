@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -221,6 +221,13 @@ def iter_table(path: Path, record_type: type[RecordT]) -> Iterator[RecordT]:
         for batch in pq.ParquetFile(shard).iter_batches(columns=names):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 yield record_type(*row)
+
+
+def iter_columns(path: Path, record_type: type[Record], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Stream a few columns of a table, row by row; the others are not read."""
+    for shard in shard_paths(path, table_name(record_type)):
+        for batch in pq.ParquetFile(shard).iter_batches(columns=list(names)):
+            yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
 @dataclass(frozen=True, slots=True)

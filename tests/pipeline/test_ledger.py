@@ -204,6 +204,28 @@ def test_an_answer_is_reused_only_where_the_new_limit_would_have_given_it(one, m
     assert (choose([one], (max_tokens,))[0] is not None) is reused
 
 
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.sampled_from(["stop", "length", "prompt_too_long"]),
+            st.integers(0, 9),
+            st.integers(1, 9),
+        )
+    ),
+    st.integers(1, 9),
+)
+def test_the_index_settles_what_the_rule_says(tmp_path_factory, rows, limit):
+    with Ledger(tmp_path_factory.mktemp("ledger")) as ledger:
+        for number, reason, tokens, max_tokens in rows:
+            ledger.put([(key(number), answer("x", reason, tokens, max_tokens))])
+        keys = [key(number) for number in range(5)]
+        found = ledger.find(keys)
+        expected = {k for k in keys if choose(found.get(k, ()), (limit,))[0] is not None}
+        assert ledger.settled(keys, limit) == expected
+
+
 def test_a_second_limit_is_tried_only_where_the_first_cut():
     cut, whole = stored("length", 64, 64), stored("stop", 90, 128)
     assert choose([], (64, 128)) == (None, 64)
