@@ -68,14 +68,17 @@ def key_fields(teacher: Teacher, model: Path | None, cache: Path, seed: int) -> 
 def make_requests(tasks: Iterable[Task], fields: Mapping[str, Any], indices: Iterable[int]) -> Iterator[Request]:
     """One request a task and index, in task order. The key hashes fields, canonical messages and tools, and index."""
     base = hashlib.blake2b(canonical_json(fields).encode(), digest_size=32).digest()
-    numbers = [index.to_bytes(4, "big") for index in indices]
+    numbers = [(index, index.to_bytes(4, "big")) for index in indices]
     for task in tasks:
-        asked = json.dumps([task.messages, task.tools]).encode()
-        state = hashlib.blake2b(base + asked, digest_size=16)
-        for number in numbers:
+        state = hashlib.blake2b(base, digest_size=16)
+        for text in (task.messages, task.tools):
+            # The length in front keeps messages and tools apart; no tools are not the same as none given.
+            body = b"" if text is None else text.encode(errors="surrogatepass")
+            state.update(b"%d:" % (-1 if text is None else len(body)) + body)
+        for index, number in numbers:
             own = state.copy()
             own.update(number)
-            yield Request(task, int.from_bytes(number, "big"), own.digest())
+            yield Request(task, index, own.digest())
 
 
 def shared_body(teacher: Teacher) -> dict[str, Any]:
