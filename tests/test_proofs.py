@@ -37,9 +37,9 @@ def kill(processes):
             os.kill(process.pid, signal.SIGKILL)
 
 
-def ledger_rows(project):
+def ledger_rows(project, ledger="ledger"):
     """Whole answers in the ledger's files."""
-    files = (project.folder / ".work/ledger/segments").glob("*.jsonl")
+    files = (project.folder / f".work/{ledger}/segments").glob("*.jsonl")
     lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
     return sum(line[9:18] == b'{"answer"' and line.endswith(b"\n") for line in lines)
 
