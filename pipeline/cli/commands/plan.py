@@ -1,0 +1,270 @@
+"""Say what a `generate` run will cost and yield, before it is paid for: tokens, time, GPU-hours, passing samples.
+
+A pilot of a few tasks, spread over all domains, is asked and verified as `warmstart generate` would. Its answers go to
+the ledger, so the run itself does not pay for them again. From the pilot follows a forecast for the whole set, with
+intervals that hold the truth about nine times in ten. It holds for the servers, the machine and the load of the pilot;
+a longer run keeps the servers fuller, and is then faster than forecast.
+
+--pilot 0 asks nobody and starts no server: it counts what is wanted, what the ledger holds already, and says which
+setting changed if stored samples no longer fit.
+
+    warmstart plan --config configs/demo/generate.yaml --in tasks=data/demo/tasks --in teacher=data/demo/base --pilot 0
+    warmstart plan --config configs/demo/generate.yaml --in tasks=data/demo/tasks --in teacher=data/demo/base \\
+        --pilot 64 --price 2.50
+    warmstart plan ... --set samples_per_task=16
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.inputs import read_inputs
+from pipeline.cli.text import escaped
+from pipeline.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.config import Machine
+    from pipeline.engine.forecast import Estimate
+    from pipeline.engine.pilot import MeasuredSampler, Pilot
+    from pipeline.engine.wanted import Wanted
+    from pipeline.records import Task
+
+FEW = 10
+"""A pilot of fewer tasks gives intervals that are too narrow."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What will be asked, how large the pilot is, and what an hour costs."""
+    parser.add_argument("--config", metavar="FILE", type=Path, required=True, help="the recipe's generate.yaml")
+    parser.add_argument(
+        "--in",
+        dest="inputs",
+        metavar="NAME=PATH",
+        action="append",
+        default=[],
+        help="tasks=PATH; teacher=PATH for a teacher that is served from files",
+    )
+    parser.add_argument(
+        "--pilot", metavar="N", type=int, default=32, help="tasks of the pilot (default 32), 0 for none"
+    )
+    parser.add_argument("--price", metavar="EUR", type=float, help="price of a GPU-hour, for the cost")
+    parser.add_argument(
+        "--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help="override a config key"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Count, ask the pilot, and print the forecast. Raises UserError for wrong inputs."""
+    if arguments.pilot < 0:
+        raise UserError(f"--pilot {arguments.pilot}: give a number of tasks, or 0 to ask nobody")
+    if arguments.price is not None and not arguments.price >= 0:
+        raise UserError(f"--price {arguments.price}: give the price of a GPU-hour, 0 or more")
+    from pipeline.config import load_config, load_machine
+    from pipeline.engine.pilot import MeasuredSampler, run_pilot
+    from pipeline.engine.wanted import Wanted, asked_of, training_tasks
+    from pipeline.ledger import Ledger
+
+    inputs = read_inputs(arguments.inputs, ("tasks",), ("teacher",))
+    config, machine = load_config(Wanted, arguments.config, arguments.overrides), load_machine()
+    tasks = training_tasks(inputs["tasks"], config.limit)
+    if not tasks:
+        raise UserError(f"{inputs['tasks']}: holds no training task, so generate will ask for nothing")
+    with ExitStack() as held:
+        # A reader needs neither the lock nor a ledger that exists; without an index only a writer can look.
+        write = arguments.pilot > 0 or not (machine.ledger / "index.sqlite").is_file()
+        work = held.enter_context(_work()) if arguments.pilot else Path()
+        ledger = held.enter_context(Ledger(machine.ledger, write=write))
+        samplers = [
+            MeasuredSampler(teacher, inputs.get("teacher"), config.seed, machine, ledger, work, config.budget)
+            for teacher in config.teachers
+        ]
+        own = [o for _, o in asked_of(config.teachers, tasks, first_only=config.target is not None)]
+        print(f"{arguments.config}: {len(tasks):,} training tasks ({_counted(Counter(t.domain for t in tasks))})")
+        print(f"\nexact, by what the ledger {machine.ledger} holds:")
+        _print_exact(config, samplers, own)
+        if arguments.pilot:
+            pilot = run_pilot(config, tasks, samplers, arguments.pilot, machine, work)
+            for line in _pilot_lines(pilot, samplers):
+                print(line)
+            forecast = _fixed if config.target is None else _target
+            for line in forecast(config, tasks, samplers, own, pilot, arguments.price, machine):
+                print(line)
+    return 0
+
+
+@contextmanager
+def _work() -> Iterator[Path]:
+    """The folder .work/plan under its lock, and the guard that ends what the pilot starts."""
+    from pipeline.work import FINGERPRINTS, Guard, one_writer
+    from pipeline.work.guard import reap_leftovers
+
+    folder = FINGERPRINTS.with_name("plan")
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_writer(folder, "`plan` is being run"):
+        reap_leftovers(folder / "processes.json")
+        with Guard(folder / "processes.json"):
+            yield folder
+
+
+def _print_exact(config: "Wanted", samplers: "Sequence[MeasuredSampler]", own: "Sequence[Sequence[Task]]") -> None:
+    """What is wanted, and what the ledger holds of it."""
+    indices = range(config.tries)
+    for sampler, tasks in zip(samplers, own, strict=True):
+        sampler.explain_change(partial(iter, tasks), indices)
+        wanted, stored = len(tasks) * len(indices), sum(sampler.stored(tasks, indices))
+        most = "" if config.target is None else "at most "
+        print(
+            f"  {sampler.teacher.name}: {len(tasks):,} tasks x {most}{len(indices)} = {most}{wanted:,} samples, "
+            f"{stored:,} in the ledger, {most}{wanted - stored:,} to ask"
+        )
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in counts.most_common())
+
+
+def _pilot_lines(pilot: "Pilot", samplers: "Sequence[MeasuredSampler]") -> Iterator[str]:
+    """What the pilot gave, and what spoils it."""
+    outcomes = Counter(sample.outcome for sample in pilot.samples)
+    yield (
+        f"\npilot: {len(pilot.tasks):,} tasks ({_counted(Counter(task.domain for task in pilot.tasks))}), "
+        f"{len(pilot.samples):,} samples ({_counted(outcomes)}), {sum(pilot.passed):,} pass"
+    )
+    for sampler in samplers:
+        rate = sampler.tokens_per_s
+        if rate is None:
+            said = "every sample was in the ledger, so its speed was not measured; a larger --pilot asks new tasks"
+        else:
+            said = f"{rate:,.0f} output tokens/s on {sampler.num_gpus} {_gpus(sampler.machine)}"
+        yield f"  {sampler.teacher.name}: {sampler.counts.requests_sent:,} asked for; {said}"
+        if sampler.lost:
+            first = next(iter(sampler.lost.values()))
+            yield f"  {sampler.teacher.name}: {len(sampler.lost):,} lost, the first: {escaped(first)}"
+        if sampler.budget_reached:
+            yield f"  {sampler.teacher.name}: the budget of the config was reached; the pilot is smaller than wanted"
+    if len(pilot.tasks) < FEW:
+        yield f"  a pilot of fewer than {FEW} tasks says little, and its intervals are too narrow"
+
+
+def _gpus(machine: "Machine") -> str:
+    return "GPU(s)" if machine.serving.device == "cuda" else "server(s) without GPU"
+
+
+def _fixed(
+    config: "Wanted",
+    tasks: "Sequence[Task]",
+    samplers: "Sequence[MeasuredSampler]",
+    own: "Sequence[Sequence[Task]]",
+    pilot: "Pilot",
+    price: float | None,
+    machine: "Machine",
+) -> Iterator[str]:
+    """The forecast where each teacher makes a fixed number of attempts."""
+    from pipeline.engine.forecast import forecast_sum
+
+    each, wanted = config.samples_per_task, 0
+    for sampler, tasks_of_it in zip(samplers, own, strict=True):
+        left = len(tasks_of_it) * each - sum(sampler.stored(tasks_of_it, range(each)))
+        wanted += len(tasks_of_it) * each
+        rows = [pairs for pairs in pilot.by_task(sampler.teacher.name).values() if pairs]
+        yield f"\nstill to ask of {sampler.teacher.name} after the pilot: {left:,} samples"
+        if not rows or not left:
+            continue
+        units = max(1, round(left / each))
+        prompt, output = (
+            forecast_sum(
+                [each * sum(getattr(s, name) for s, _ in pairs) / len(pairs) for pairs in rows], units, config.seed
+            ).times(left / units / each)
+            for name in ("num_prompt_tokens", "num_output_tokens")
+        )
+        yield _line("prompt tokens", prompt)
+        yield from _cost_lines(output, sampler.tokens_per_s, sampler.num_gpus, price, machine)
+    others = len(tasks) - len(pilot.tasks)
+    by_task = list(pilot.by_task().values())
+    rights = [sum(right for _, right in pairs) for pairs in by_task]
+    most = max(len(pairs) for pairs in by_task)
+    passing = forecast_sum(rights, others, config.seed, (0, most)).plus(sum(rights))
+    solved = [float(right > 0) for right in rights]
+    some = forecast_sum(solved, others, config.seed, (0, 1)).plus(sum(solved))
+    yield f"\nthe whole set, {len(tasks):,} tasks and {wanted:,} samples:"
+    yield _line("pass rate", passing.times(100 / wanted), " %", 1)
+    yield _line("passing samples", passing)
+    yield _line("tasks with one", some)
+    yield from _caveat()
+
+
+def _target(
+    config: "Wanted",
+    tasks: "Sequence[Task]",
+    samplers: "Sequence[MeasuredSampler]",
+    own: "Sequence[Sequence[Task]]",
+    pilot: "Pilot",
+    price: float | None,
+    machine: "Machine",
+) -> Iterator[str]:
+    """The forecast where attempts are made until enough pass."""
+    from pipeline.engine.forecast import forecast_target, tokens_per_second
+    from pipeline.engine.pilot import rule_of
+
+    assert config.target is not None
+    indices = range(config.target.tries)
+    by_teacher = [sampler.stored(tasks_of_it, indices) for sampler, tasks_of_it in zip(samplers, own, strict=True)]
+    stored = [sum(counts) for counts in zip(*by_teacher, strict=True)]
+    found = forecast_target(pilot.tried(), rule_of(config.target), len(tasks), stored, config.seed)
+    yield f"\nuntil {_wish(config)}:"
+    yield _line("tasks tried", found.tasks)
+    yield _line("attempts", found.attempts)
+    yield _line("passing samples", found.passing)
+    yield _line("tasks with enough", found.served)
+    if found.reached < 1:
+        yield f"  the tasks run out before that with a probability of {1 - found.reached:.0%}"
+    yield "\nstill to ask after the pilot:"
+    yield _line("attempts", found.asked)
+    warm = [s for sampler in samplers for s in sampler.stretches if not s.cold]
+    warm = warm or [s for sampler in samplers for s in sampler.stretches]
+    rate = tokens_per_second((s.tokens for s in warm), (s.seconds for s in warm))
+    gpus = max(sampler.num_gpus for sampler in samplers)
+    yield from _cost_lines(found.asked_tokens, rate, gpus, price, machine)
+    yield from _caveat()
+
+
+def _wish(config: "Wanted") -> str:
+    assert config.target is not None
+    target = config.target
+    ends = [f"{target.rows:,} samples pass"] if target.rows else []
+    ends += [f"{target.tokens:,} output tokens are there"] if target.tokens else []
+    each = f"each task has {target.passing} passing or {target.tries} attempts"
+    return " or ".join(ends) + f" ({each})" if ends else each
+
+
+def _cost_lines(
+    output: "Estimate", rate: float | None, gpus: int, price: float | None, machine: "Machine"
+) -> Iterator[str]:
+    """Output tokens, and what they take at the measured rate."""
+    yield _line("output tokens", output)
+    if rate is None:
+        yield "  wall time          not known: no server was asked anything"
+        return
+    hours = output.times(1 / rate / 3600)
+    unit, factor = (" h", 1) if hours.mean >= 2 else (" min", 60) if hours.mean >= 1 / 30 else (" s", 3600)
+    yield _line("wall time", hours.times(factor), unit, 1)
+    name = "GPU-hours" if machine.serving.device == "cuda" else "server-hours"
+    yield _line(name, hours.times(gpus), "", 2) + f" on {gpus}"
+    if price is not None:
+        yield _line("cost", hours.times(gpus * price), " EUR", 2) + f" at {price:g} an hour"
+
+
+def _line(name: str, found: "Estimate", unit: str = "", digits: int = 0) -> str:
+    low, mean, high = (f"{value:,.{digits}f}" for value in (found.low, found.mean, found.high))
+    return f"  {name:<18} {mean}{unit} ({low} to {high})"
+
+
+def _caveat() -> Iterator[str]:
+    yield (
+        "\nIn brackets: 90 % intervals, from the spread between the pilot's tasks. Times hold for the machine and the\n"
+        "load of the pilot: loading the model is left out, and a long run keeps the servers fuller than a pilot does."
+    )
