@@ -9,7 +9,7 @@ of Jeffreys' interval.
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,8 @@ class TargetForecast:
     passing: Estimate
     served: Estimate
     """Tasks with as many passing samples as wanted."""
+    pass_rate: Estimate
+    """Of one attempt at one task, from 0 to 1."""
     reached: float
     """Probability that rows or tokens are reached before the tasks run out; 1 where neither is wanted."""
 
@@ -177,6 +179,7 @@ def forecast_target(tried: Sequence[Tried], rule: Rule, tasks: int, stored: Sequ
         asked_tokens=_estimate(asked * each_tokens / np.maximum(attempts, 1e-9)),
         passing=_estimate(each_passing * used),
         served=_estimate((passed >= rule.passing).mean(axis=1) * used),
+        pass_rate=_estimate(rates.mean(axis=1)),
         reached=float(reached.mean()),
     )
 
@@ -212,9 +215,3 @@ def _tasks_needed(rule: Rule, tasks: int, passing: Any, tokens: Any) -> tuple[An
             reached |= enough <= tasks
             needed = np.minimum(needed, enough)
     return needed, reached
-
-
-def tokens_per_second(tokens: Iterable[int], seconds: Iterable[float]) -> float | None:
-    """The rate over all stretches that were measured, None where nothing was."""
-    made, took = sum(tokens), sum(seconds)
-    return made / took if made and took > 0 else None

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.config import Machine
-from pipeline.engine.forecast import Rule, Tried, choose_pilot, tokens_per_second
+from pipeline.engine.forecast import Rule, Tried, choose_pilot
 from pipeline.engine.requests import Request
 from pipeline.engine.rounds import Target, hopeless, run_rounds
 from pipeline.engine.sampling import Requests, Sampler
@@ -72,9 +72,13 @@ class MeasuredSampler(Sampler):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Output tokens a second once the servers ran, None where nothing was asked."""
-        warm = [stretch for stretch in self.stretches if not stretch.cold] or self.stretches
-        return tokens_per_second((s.tokens for s in warm), (s.seconds for s in warm))
+        """Output tokens a second in the longest call of running servers, None where there was none.
+
+        Of a target's rounds the first is the fullest, and so the nearest to those of a long run.
+        """
+        warm = [stretch for stretch in self.stretches if not stretch.cold]
+        longest = max(warm, key=lambda stretch: stretch.tokens, default=None)
+        return None if longest is None else longest.tokens / max(longest.seconds, 1e-9)
 
     @property
     def num_gpus(self) -> int:

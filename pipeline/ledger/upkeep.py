@@ -22,6 +22,8 @@ COMPACTING = "compacting"
 """Folder beside `segments` in which new ones are written; what a kill leaves there is of no use to anybody."""
 SHOWN = 20
 """Damaged lines that are named; the others are counted."""
+_LONG_BYTES = 100_000_000
+"""From here on a check takes seconds and shows its progress."""
 _BLOCK = 2_000  # lines looked up together
 _SETTLE_S = 1.0  # after it the end of a line that somebody is writing has come
 
@@ -67,7 +69,7 @@ def check(ledger: Ledger, progress: bool = True) -> Checked:
     folder = ledger.folder / "segments"
     sizes = {number: path_of(folder, number).stat().st_size for number in segments_in(folder)}
     found.segments, found.bytes = len(sizes), sum(sizes.values())
-    bar = Progress("ledger", max(1, found.bytes // 1_000_000), "MB") if progress else None
+    bar = Progress("ledger", max(1, found.bytes // 1_000_000), "MB") if progress and found.bytes > _LONG_BYTES else None
     with bar or nullcontext():
         shown = done = 0
         for number, size in sizes.items():

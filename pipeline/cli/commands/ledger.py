@@ -21,6 +21,7 @@ a folder of plain lines, each with a checksum (segments/), and an index that is 
 
 import argparse
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -174,9 +175,11 @@ def _damage(found: "Checked") -> Iterator[str]:
 
 def _compact(folder: Path, yes: bool) -> int:
     from pipeline.ledger import Ledger
-    from pipeline.ledger.upkeep import compact, kept_bytes, survey
+    from pipeline.ledger.upkeep import COMPACTING, compact, kept_bytes, survey
 
     with Ledger(folder) as ledger:
+        if yes:
+            shutil.rmtree(folder / COMPACTING, ignore_errors=True)  # a killed run's
         found = survey(ledger)
         kept = kept_bytes(ledger)
         won = found.bytes - kept

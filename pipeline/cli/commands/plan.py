@@ -18,6 +18,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,6 +116,9 @@ def _print_exact(config: "Wanted", samplers: "Sequence[MeasuredSampler]", own: "
     indices = range(config.tries)
     for sampler, tasks in zip(samplers, own, strict=True):
         sampler.explain_change(partial(iter, tasks), indices)
+        if not tasks:
+            print(f"  {sampler.teacher.name}: no task is asked of it")
+            continue
         wanted, stored = len(tasks) * len(indices), sum(sampler.stored(tasks, indices))
         most = "" if config.target is None else "at most "
         print(
@@ -135,9 +139,11 @@ def _pilot_lines(pilot: "Pilot", samplers: "Sequence[MeasuredSampler]") -> Itera
         f"{len(pilot.samples):,} samples ({_counted(outcomes)}), {sum(pilot.passed):,} pass"
     )
     for sampler in samplers:
+        if sampler.counts.requested == 0:
+            continue
         rate = sampler.tokens_per_s
         if rate is None:
-            said = "every sample was in the ledger, so its speed was not measured; a larger --pilot asks new tasks"
+            said = "speed not measured (the ledger held the others); a larger --pilot asks new tasks"
         else:
             said = f"{rate:,.0f} output tokens/s on {sampler.num_gpus} {_gpus(sampler.machine)}"
         yield f"  {sampler.teacher.name}: {sampler.counts.requests_sent:,} asked for; {said}"
@@ -167,6 +173,7 @@ def _fixed(
     from pipeline.engine.forecast import forecast_sum
 
     each, wanted = config.samples_per_task, 0
+    bills = []
     for sampler, tasks_of_it in zip(samplers, own, strict=True):
         left = len(tasks_of_it) * each - sum(sampler.stored(tasks_of_it, range(each)))
         wanted += len(tasks_of_it) * each
@@ -182,7 +189,11 @@ def _fixed(
             for name in ("num_prompt_tokens", "num_output_tokens")
         )
         yield _line("prompt tokens", prompt)
-        yield from _cost_lines(output, sampler.tokens_per_s, sampler.num_gpus, price, machine)
+        yield from _time_lines(output, sampler.tokens_per_s)
+        bills.append(_gpu_hours(output, sampler.tokens_per_s, sampler.num_gpus))
+    if len(bills) > 1 and None not in bills:
+        yield "\nall teachers together:"
+    yield from _bill_lines(bills, price, machine)
     others = len(tasks) - len(pilot.tasks)
     by_task = list(pilot.by_task().values())
     rights = [sum(right for _, right in pairs) for pairs in by_task]
@@ -207,7 +218,7 @@ def _target(
     machine: "Machine",
 ) -> Iterator[str]:
     """The forecast where attempts are made until enough pass."""
-    from pipeline.engine.forecast import forecast_target, tokens_per_second
+    from pipeline.engine.forecast import forecast_target
     from pipeline.engine.pilot import rule_of
 
     assert config.target is not None
@@ -218,18 +229,33 @@ def _target(
     yield f"\nuntil {_wish(config)}:"
     yield _line("tasks tried", found.tasks)
     yield _line("attempts", found.attempts)
+    yield _line("pass rate", found.pass_rate.times(100), " %", 1) + " of one attempt"
     yield _line("passing samples", found.passing)
     yield _line("tasks with enough", found.served)
     if found.reached < 1:
         yield f"  the tasks run out before that with a probability of {1 - found.reached:.0%}"
     yield "\nstill to ask after the pilot:"
     yield _line("attempts", found.asked)
-    warm = [s for sampler in samplers for s in sampler.stretches if not s.cold]
-    warm = warm or [s for sampler in samplers for s in sampler.stretches]
-    rate = tokens_per_second((s.tokens for s in warm), (s.seconds for s in warm))
-    gpus = max(sampler.num_gpus for sampler in samplers)
-    yield from _cost_lines(found.asked_tokens, rate, gpus, price, machine)
+    prompt = sum(sample.num_prompt_tokens for sample in pilot.samples) / len(pilot.samples)
+    yield _line("prompt tokens", found.asked.times(prompt))
+    rate = _joint_rate(samplers, pilot)
+    yield from _time_lines(found.asked_tokens, rate)
+    yield from _bill_lines([_gpu_hours(found.asked_tokens, rate, max(s.num_gpus for s in samplers))], price, machine)
     yield from _caveat()
+
+
+def _joint_rate(samplers: "Sequence[MeasuredSampler]", pilot: "Pilot") -> float | None:
+    """Output tokens a second where each teacher makes its share of the pilot's tokens at its own speed."""
+    made: Counter[str] = Counter()
+    for sample in pilot.samples:
+        made[sample.teacher] += sample.num_output_tokens
+    seconds = 0.0
+    for sampler in samplers:
+        tokens, rate = made[sampler.teacher.name], sampler.tokens_per_s
+        if tokens and rate is None:
+            return None
+        seconds += tokens / rate if rate else 0.0
+    return made.total() / seconds if seconds else None
 
 
 def _wish(config: "Wanted") -> str:
@@ -241,21 +267,32 @@ def _wish(config: "Wanted") -> str:
     return " or ".join(ends) + f" ({each})" if ends else each
 
 
-def _cost_lines(
-    output: "Estimate", rate: float | None, gpus: int, price: float | None, machine: "Machine"
-) -> Iterator[str]:
-    """Output tokens, and what they take at the measured rate."""
+def _time_lines(output: "Estimate", rate: float | None) -> Iterator[str]:
+    """Output tokens, and how long they take at the measured rate."""
     yield _line("output tokens", output)
     if rate is None:
-        yield "  wall time          not known: no server was asked anything"
+        yield "  wall time          not known: the speed was not measured"
         return
-    hours = output.times(1 / rate / 3600)
-    unit, factor = (" h", 1) if hours.mean >= 2 else (" min", 60) if hours.mean >= 1 / 30 else (" s", 3600)
-    yield _line("wall time", hours.times(factor), unit, 1)
-    name = "GPU-hours" if machine.serving.device == "cuda" else "server-hours"
-    yield _line(name, hours.times(gpus), "", 2) + f" on {gpus}"
+    hours = output.mean / rate / 3600
+    unit, seconds = (" h", 3600) if hours >= 2 else (" min", 60) if hours >= 1 / 30 else (" s", 1)
+    yield _line("wall time", output.times(1 / rate / seconds), unit, 1)
+
+
+def _gpu_hours(output: "Estimate", rate: float | None, gpus: int) -> "Estimate | None":
+    return None if rate is None else output.times(gpus / rate / 3600)
+
+
+def _bill_lines(bills: "Sequence[Estimate | None]", price: float | None, machine: "Machine") -> Iterator[str]:
+    """GPU-hours of all teachers, and their cost; the ends of the intervals are summed, which makes them wide."""
+    known = [bill for bill in bills if bill is not None]
+    if not known or len(known) < len(bills):
+        return
+    total = known[0]
+    for bill in known[1:]:
+        total = replace(total, low=total.low + bill.low, mean=total.mean + bill.mean, high=total.high + bill.high)
+    yield _line("GPU-hours" if machine.serving.device == "cuda" else "server-hours", total, "", 2)
     if price is not None:
-        yield _line("cost", hours.times(gpus * price), " EUR", 2) + f" at {price:g} an hour"
+        yield _line("cost", total.times(price), " EUR", 2) + f" at {price:g} an hour"
 
 
 def _line(name: str, found: "Estimate", unit: str = "", digits: int = 0) -> str:
