@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pipeline.config import Machine
 from pipeline.engine.forecast import Rule, Tried, choose_pilot
+from pipeline.engine.importing import answer_of, is_after_a_cut
 from pipeline.engine.requests import Request
 from pipeline.engine.rounds import Target, hopeless, run_rounds
 from pipeline.engine.sampling import Requests, Sampler
-from pipeline.engine.settings import EndpointEngine
+from pipeline.engine.settings import EndpointEngine, Teacher
 from pipeline.engine.wanted import Wanted, asked_of
 from pipeline.errors import UserError
 from pipeline.ledger import choose
@@ -97,6 +98,13 @@ class Pilot:
     tasks: list[Task]
     samples: list[Sample]
     passed: list[bool]
+    teachers: dict[str, Teacher]
+
+    def paid(self, sample: Sample) -> tuple[int, int]:
+        """Prompt and output tokens that a sample cost: twice the prompt where the first token limit cut it."""
+        teacher, answer = self.teachers[sample.teacher], answer_of(sample)
+        twice = answer is not None and is_after_a_cut(answer, teacher)
+        return sample.num_prompt_tokens * (1 + twice), sample.num_output_tokens + twice * teacher.limits[0]
 
     def by_task(self, teacher: str | None = None) -> dict[str, list[tuple[Sample, bool]]]:
         """Samples with their verdicts by task, of one teacher or of all; tasks without any are there too."""
@@ -113,7 +121,7 @@ class Pilot:
             Tried(
                 sum(right for _, right in pairs),
                 sum(not right for _, right in pairs),
-                sum(sample.num_output_tokens for sample, _ in pairs) / len(pairs),
+                sum(self.paid(sample)[1] for sample, _ in pairs) / len(pairs),
             )
             for pairs in rows
         ]
@@ -152,7 +160,7 @@ def run_pilot(
     if not samples:
         why = "\n".join(f"  {reason}" for sampler in samplers for reason in list(sampler.lost.values())[:3])
         raise UserError(f"the pilot got no sample, so there is nothing to forecast from\n{why}".rstrip())
-    return Pilot(chosen, samples, passed)
+    return Pilot(chosen, samples, passed, {teacher.name: teacher for teacher in teachers})
 
 
 def rule_of(target: Target) -> Rule:

@@ -166,6 +166,16 @@ def test_a_target_is_forecast_by_its_rounds_and_the_run_then_asks_as_many(bench,
     assert "until 5,000 samples pass" in said and "the tasks run out before that with a probability of 100%" in said
 
 
+def test_samples_that_are_cut_and_asked_again_are_paid_for_twice(bench, capsys):
+    with serving(StandIn(text=lambda body: "4 " * 200)) as server:  # 100 tokens, as the stand-in counts
+        bench(server.url)
+        twice = ("--set", "teachers.0.max_tokens_if_cut=128")
+        said = said_of(capsys, "--pilot", "20", *twice)
+        report = run_stage(*twice)
+    assert report["received_tokens"] == 240 * (64 + 100)
+    assert numbers(said, "output tokens")[1] == report["received_tokens"]
+
+
 def test_two_teachers_are_forecast_each(bench, capsys):
     config = yaml.safe_load(Path("generate.yaml").read_text())
     config["teachers"].append({**config["teachers"][0], "name": "u", "domains": ["code"]})
