@@ -136,7 +136,7 @@ def run_pilot(
     """
     chosen_ids = choose_pilot({task.task_id: task.domain for task in tasks}, size, config.seed)
     chosen = [task for task in tasks if task.task_id in chosen_ids]
-    with tempfile.TemporaryDirectory(dir=work, prefix="verdicts-") as folder, ExitStack() as servers:
+    with tempfile.TemporaryDirectory(dir=work, prefix="verdicts-") as folder:
 
         def passes(asked: Mapping[str, Task], samples: Sequence[Sample]) -> list[bool]:
             verdicts = judge_samples(asked, samples, config.limits, Path(folder), machine.workers)
@@ -144,17 +144,20 @@ def run_pilot(
 
         teachers = [sampler.teacher for sampler in samplers]
         own = [o for _, o in asked_of(teachers, chosen, first_only=config.target is not None)]
-        for sampler, tasks_of_it in zip(samplers, own, strict=True):
-            servers.enter_context(sampler)
-            sampler.warm_up(tasks_of_it, [0])  # an attempt that the stage makes in any case
         if config.target is None:
             samples: list[Sample] = []
             for sampler, tasks_of_it in zip(samplers, own, strict=True):
-                samples += sampler.ask_and_collect(tasks_of_it, range(config.samples_per_task))
+                with sampler:  # one teacher's servers at a time, as in the stage: two may not fit
+                    sampler.warm_up(tasks_of_it, [0])
+                    samples += sampler.ask_and_collect(tasks_of_it, range(config.samples_per_task))
             passed = passes({task.task_id: task for task in chosen}, samples)
         else:
-            without_end = config.target.model_copy(update={"rows": None, "tokens": None})
-            attempts = run_rounds(lambda: chosen, samplers, without_end, passes).attempts
+            with ExitStack() as servers:
+                for sampler, tasks_of_it in zip(samplers, own, strict=True):
+                    servers.enter_context(sampler)
+                    sampler.warm_up(tasks_of_it, [0])  # an attempt that the stage makes in any case
+                without_end = config.target.model_copy(update={"rows": None, "tokens": None})
+                attempts = run_rounds(lambda: chosen, samplers, without_end, passes).attempts
             samples = [sample for one in attempts for sample in one.samples]
             passed = [right for one in attempts for right in one.passed]
     if not samples:

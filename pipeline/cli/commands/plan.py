@@ -1,9 +1,9 @@
-"""Say what a `generate` run will cost and yield, before it is paid for: tokens, time, GPU-hours, passing samples.
+"""Say what a `generate` run will cost and yield before it is paid for, from a pilot of a few tasks.
 
-A pilot of a few tasks, spread over all domains, is asked and verified as `warmstart generate` would. Its answers go to
-the ledger, so the run itself does not pay for them again. From the pilot follows a forecast for the whole set, with
-intervals that hold the truth about nine times in ten. It holds for the servers, the machine and the load of the pilot;
-a longer run keeps the servers fuller, and is then faster than forecast.
+The pilot's tasks, spread over all domains, are asked and verified as `warmstart generate` would. Their answers go to
+the ledger, so the run itself does not pay for them again. From them follows a forecast for the whole set (tokens,
+time, GPU-hours, cost, passing samples), with intervals that hold the truth about nine times in ten. It holds for the
+servers, the machine and the load of the pilot; a longer run keeps the servers fuller than a pilot does.
 
 --pilot 0 asks nobody and starts no server: it counts what is wanted, what the ledger holds already, and says which
 setting changed if stored samples no longer fit.
