@@ -109,6 +109,19 @@ class Index:
         """Damaged or torn lines that were met."""
         return int(self._db.execute("SELECT COALESCE(SUM(damaged), 0) FROM segments").fetchone()[0])
 
+    def drop(self, segments: Sequence[int]) -> None:
+        """Forget segments whose files have been removed, with the answers that lay in them."""
+        marks = ",".join("?" * len(segments))
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute(f"DELETE FROM answers WHERE segment IN ({marks})", segments)
+            self._db.execute(f"DELETE FROM segments WHERE segment IN ({marks})", segments)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
     def count(self) -> int:
         """Answers."""
         return int(self._db.execute("SELECT COUNT(*) FROM answers").fetchone()[0])

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pipeline.errors import UserError, full_disk
 from pipeline.ledger.answer import Answer, Stored, decode, encode
 from pipeline.ledger.index import Index, Row
-from pipeline.ledger.segments import Line, Writer, path_of, scan, segments_in, unframe
+from pipeline.ledger.segments import Line, Writer, path_of, scan, segments_in, sync_folder, unframe
 from pipeline.records import canonical_json
 from pipeline.work import one_writer
 
@@ -72,7 +72,13 @@ class Ledger:
     def _connect(self) -> None:
         path = self.folder / "index.sqlite"
         if not self._writes:
-            self._index = Index(path, write=False)
+            try:
+                self._index = Index(path, write=False)
+            except sqlite3.DatabaseError:
+                raise UserError(
+                    f"{path}: missing or damaged; `warmstart ledger compact` makes it again from the segments, and so "
+                    "does the next `warmstart generate`"
+                ) from None
             return
         try:
             self._index = Index(path, write=True)
@@ -80,9 +86,9 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             if full_disk(error) is not None:
                 raise
-            self._rebuild()
+            self.rebuild()
 
-    def _rebuild(self) -> None:
+    def rebuild(self) -> None:
         """Make the index again from the segments."""
         if hasattr(self, "_index"):
             self._index.close()
@@ -129,7 +135,7 @@ class Ledger:
             except sqlite3.DatabaseError as error:
                 if not self._writes or full_disk(error) is not None:
                     raise
-                self._rebuild()
+                self.rebuild()
                 return action(self._index)
 
     def declare(self, fields: Mapping[str, Any]) -> None:
@@ -205,6 +211,33 @@ class Ledger:
         if record is None or record.get("key") != key.hex():
             return None
         return Answer.of_record(record)
+
+    @property
+    def index(self) -> Index:
+        """For those who look after the ledger."""
+        return self._index
+
+    def replace_segments(self, new: Sequence[Path]) -> None:
+        """Put finished, synced files in the place of all segments; they must hold every answer in force.
+
+        The new ones come in under higher numbers before the first old one goes, and an answer that stands twice with
+        the same text does no harm: a kill at any point leaves a complete ledger, and nothing has to be undone.
+        """
+        with self._guard:
+            old = segments_in(self._segments)
+            for number, file in enumerate(new, old[-1] + 1):
+                os.replace(file, path_of(self._segments, number))
+            sync_folder(self._segments)
+            self._take_up()
+            for number in old:
+                path_of(self._segments, number).unlink()
+            sync_folder(self._segments)
+            self._index.drop(old)
+            for fd in self._files.values():
+                os.close(fd)
+            self._files.clear()
+            self._writer.close()
+            self._writer = Writer(self._segments)
 
     def __len__(self) -> int:
         with self._guard:
