@@ -14,6 +14,7 @@ ever will, is asked no more. What is stored depends on verdicts and task order a
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -94,9 +95,9 @@ def ask_fixed(
 ) -> Counter[str]:
     """`samples_per_task` of every teacher; writes the samples and counts them."""
     indices = range(config.samples_per_task)
-    for _ in range(_PASSES):
+    for number in range(_PASSES):
         for sampler in samplers:
-            ask_one(sampler, tasks, indices)
+            ask_one(sampler, tasks, indices, again=number > 0)
         counts: Counter[str] = Counter()
         write_table(output, Sample, count_outcomes(samples_in_order(tasks(), samplers, indices), counts))
         if not any(sampler.damaged for sampler in samplers):
@@ -104,16 +105,17 @@ def ask_fixed(
     return counts
 
 
-def ask_one(sampler: Sampler, tasks: Callable[[], Iterable[Task]], indices: Sequence[int]) -> None:
-    """One teacher's answers to all its tasks."""
+def _own(sampler: Sampler, tasks: Callable[[], Iterable[Task]]) -> Iterator[Task]:
+    return tasks_for(sampler.teacher, tasks())
 
-    def own() -> Iterator[Task]:
-        return tasks_for(sampler.teacher, tasks())
 
+def ask_one(sampler: Sampler, tasks: Callable[[], Iterable[Task]], indices: Sequence[int], again: bool) -> None:
+    """One teacher's answers to all its tasks; `again` for those that turned out to be damaged."""
+    own = partial(_own, sampler, tasks)
     sampler.explain_change(own, indices)
     total = sum(1 for _ in own()) * len(indices)
     with sampler:
-        sampler.ask(lambda: sampler.requests(own(), indices), total)
+        sampler.ask(lambda: sampler.requests(own(), indices), total, again)
 
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
@@ -157,6 +159,7 @@ def ask_until(
     counts: Counter[str] = Counter()
     with ExitStack() as servers:
         for sampler in samplers:
+            sampler.explain_change(partial(_own, sampler, tasks), range(config.target.tries))
             servers.enter_context(sampler)
         found = run_rounds(tasks, samplers, config.target, passes)
         write_table(output, Sample, count_outcomes(found.samples(), counts))
