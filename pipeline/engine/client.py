@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pipeline.ledger import TOO_LONG, Answer
 
@@ -86,7 +87,7 @@ async def ask(
         raise Unreached(f"{type(error).__name__}: {error}") from None
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
         raise Failed(f"{type(error).__name__}: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, HttpProcessingError) as error:
         raise Failed(f"an answer that is no chat completion ({type(error).__name__}: {error})") from None
 
 

@@ -48,6 +48,8 @@ class Fleet:
         self._results: asyncio.Queue[tuple[bytes, Answer] | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._draining = False
+        self._defects: list[BaseException] = []
+        """Errors that nobody foresaw; they end the run, where a request or a server would be forgotten in silence."""
         self.lost: list[tuple[Ask, str]] = []
         """Requests that were refused or given up, and why."""
         self.taken = 0
@@ -63,6 +65,8 @@ class Fleet:
             lane.reset()
             await asyncio.to_thread(lane.replica.start)
         self._watchers = [asyncio.create_task(self._watch(lane)) for lane in self.lanes]
+        for watcher in self._watchers:
+            watcher.add_done_callback(self._note_defect)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -123,7 +127,7 @@ class Fleet:
                 except StopAsyncIteration:
                     exhausted = True
                     continue
-            elif self._delayed or any(lane.in_flight for lane in self.lanes):
+            elif self._delayed or self._defects or any(lane.in_flight for lane in self.lanes):
                 await self._wait(1.0)
                 continue
             else:
@@ -132,6 +136,7 @@ class Fleet:
             if lane is None:
                 break
             task = asyncio.create_task(self._one(lane, wanted))
+            task.add_done_callback(self._note_defect)
             lane.took(wanted, task)
         deadline = time.monotonic() + self._patience.drain_s
         while any(lane.in_flight for lane in self.lanes) and time.monotonic() < deadline:
@@ -142,9 +147,6 @@ class Fleet:
         """The free server with the least to do, waiting for one; None when draining has begun."""
         while not self._draining:
             now = time.monotonic()
-            for watcher in self._watchers:
-                if watcher.done():
-                    watcher.result()  # raises what ended it: nobody looks after its server any more
             free = [lane for lane in self.lanes if lane.free(now)]
             if free:
                 return min(free, key=lambda lane: lane.outstanding)
@@ -156,8 +158,17 @@ class Fleet:
 
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+        if not self._defects:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+        for defect in self._defects:
+            raise defect
+
+    def _note_defect(self, task: "asyncio.Task[None]") -> None:
+        defect = None if task.cancelled() else task.exception()
+        if defect is not None:
+            self._defects.append(defect)
+            self._changed.set()
 
     async def _one(self, lane: Lane, wanted: Ask) -> None:
         task = asyncio.current_task()
@@ -198,14 +209,13 @@ class Fleet:
             self.lost.append((wanted, f"{lane.replica.name} refused it with {refusal}"))
 
     def _failed(self, lane: Lane, wanted: Ask, failure: Failed) -> None:
-        problem = str(failure)
-        if not isinstance(failure, Unreached):
-            lane.broken[wanted.key] = time.monotonic()
+        problem, unseen = str(failure), isinstance(failure, Unreached)
         lane.pause(problem)
         lane.limit = 1.0 if lane.failures > 1 else lane.limit
-        if self._give_up_if_hopeless(lane):
+        if self._give_up_if_hopeless(lane) or unseen:
             self._again.append(wanted)
             return
+        lane.broken[wanted.key] = time.monotonic()
         self._tries[wanted.key] += 1
         if self._tries[wanted.key] >= MAX_TRIES:
             self.lost.append((wanted, f"failed {MAX_TRIES} times, last on {lane.replica.name}: {problem}"))

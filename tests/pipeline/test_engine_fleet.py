@@ -122,11 +122,11 @@ def test_a_request_that_fails_every_time_is_given_up_with_the_reason_and_the_oth
 @pytest.mark.parametrize("retry_after", [None, "0.05", "Wed, 21 Oct 2015 07:28:00 GMT"])
 def test_a_busy_server_gets_patience_that_counts_as_no_try(retry_after):
     busy = Fault("status", 429, retry_after=retry_after)
-    rules = [Rule(busy, lambda _, body, seed=seed: body["seed"] == seed, times=5) for seed in (2, 3)]
+    rules = [Rule(busy, lambda _, body, seed=seed: body["seed"] == seed, times=3) for seed in (2, 3)]
     with serving(StandIn(rules=rules)) as server:
         found, fleet = fetch(given(server), map(wanted, range(40)))
     assert_all_there(found, 40)
-    assert server.received == 50 and server.statuses[429] == 10
+    assert server.received == 46 and server.statuses[429] == 6
     assert not fleet.lost and not fleet._tries
 
 
@@ -229,15 +229,16 @@ def test_requests_of_a_dead_core_move_to_another_server_and_it_is_used_again_whe
 
 def test_a_server_that_stays_dead_costs_no_request_however_often_it_is_looked_at():
     patience = PATIENCE.model_copy(update={"stall_s": 0.1})
-    with serving(StandIn(dead=True)) as dead, serving(StandIn(delay_s=0.005)) as other:
+    # The other one has a full window when the dead one is tried again, so that the same requests meet it twice.
+    with serving(StandIn(dead=True)) as dead, serving(StandIn(token_s=0.05)) as other:
 
         async def until_it_was_tried_often(_):
             number = 0
-            while dead.received < 9:
+            while dead.received < 5:
                 yield wanted(number)
                 number += 1
 
-        found, fleet = fetch(given(dead, other), until_it_was_tried_often, patience=patience)
+        found, fleet = fetch(given(dead, other), until_it_was_tried_often, window=1, patience=patience)
     assert_all_there(found, other.answered)
     assert not fleet.lost
 
@@ -402,7 +403,8 @@ def test_a_server_of_ours_that_ends_again_and_again_is_given_up_and_the_other_fi
 def test_a_request_that_ends_two_servers_is_lost_and_the_others_are_answered(tmp_path):
     programs = [Program(tmp_path, number) for number in range(2)]
     asks = [wanted(number, " poison" if number == 7 else "") for number in range(60)]
-    found, fleet = fetch(programs, asks, window=1)
+    # Looked at so rarely that the broken connection is seen before the end of the process.
+    found, fleet = fetch(programs, asks, window=1, patience=PATIENCE.model_copy(update={"poll_s": 0.5}))
     assert sorted(found) == [n for n in range(60) if n != 7]
     [(lost, why)] = fleet.lost
     assert lost.body["seed"] == 7 and "two servers" in why
@@ -421,6 +423,19 @@ def test_a_server_of_ours_whose_core_dies_is_started_again(tmp_path):
     found, fleet = fetch([program], map(wanted, range(40)), each=kill_once)
     assert_all_there(found, 40)
     assert killed == [200] and program.lives == 2 and not fleet.lost
+
+
+def test_an_error_that_nobody_foresaw_ends_the_run_and_is_not_forgotten(monkeypatch):
+    async def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fleets, "ask", fail)
+    with serving(StandIn()) as server, pytest.raises(ZeroDivisionError):
+        fetch(given(server), map(wanted, range(3)))
+    monkeypatch.undo()
+    monkeypatch.setattr(Lane, "read_counters", fail)
+    with serving(StandIn()) as server, pytest.raises(ZeroDivisionError):
+        fetch(given(server), map(wanted, range(3)))
 
 
 def test_a_server_that_cannot_load_fails_with_the_end_of_its_log(tmp_path):
