@@ -118,9 +118,6 @@ class Fleet:
         while not self._draining:
             if self._again:
                 wanted = self._again.popleft()
-                if len(self._deaths.get(wanted.key, ())) > 1:
-                    self.lost.append((wanted, "two servers ended while they worked on it"))
-                    continue
             elif not exhausted:
                 try:
                     wanted = await anext(asks)
@@ -135,6 +132,9 @@ class Fleet:
             lane = await self._free_lane()
             if lane is None:
                 break
+            if len(self._deaths.get(wanted.key, ())) > 1:
+                self.lost.append((wanted, "two servers ended while they worked on it"))
+                continue
             task = asyncio.create_task(self._one(lane, wanted))
             task.add_done_callback(self._note_defect)
             lane.took(wanted, task)
