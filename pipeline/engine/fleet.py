@@ -48,6 +48,7 @@ class Fleet:
         self._results: asyncio.Queue[tuple[bytes, Answer] | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._draining = False
+        self._dispatcher: asyncio.Task[None] | None = None
         self._defects: list[BaseException] = []
         """Errors that nobody foresaw; they end the run, where a request or a server would be forgotten in silence."""
         self.lost: list[tuple[Ask, str]] = []
@@ -70,9 +71,11 @@ class Fleet:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._watchers:
+        # After a second signal the dispatcher still runs; without it `answers` ends as well.
+        tasks = [*self._watchers, *([self._dispatcher] if self._dispatcher is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._cancel_requests()
         await self._session.close()
         await asyncio.gather(*(asyncio.to_thread(lane.replica.stop) for lane in self.lanes))
@@ -84,7 +87,7 @@ class Fleet:
         """
         # A queue of its own: the mark at the end of an earlier one would end this one before its answers.
         results = self._results = asyncio.Queue()
-        dispatcher = asyncio.create_task(self._dispatch(asks))
+        dispatcher = self._dispatcher = asyncio.create_task(self._dispatch(asks))
         dispatcher.add_done_callback(lambda _: results.put_nowait(None))
         try:
             while (first := await results.get()) is not None:

@@ -175,8 +175,8 @@ class Sampler:
         try:
             await asyncio.shield(pump)
         except asyncio.CancelledError:
-            say(f"stopping: waiting up to {self.machine.serving.drain_s:.0f} s for answers that are on their way")
             fleet.drain()
+            say(f"stopping: waiting up to {self.machine.serving.drain_s:.0f} s for answers that are on their way")
             await pump
             raise
 

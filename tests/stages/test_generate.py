@@ -187,8 +187,9 @@ def test_a_changed_key_field_is_named_with_what_it_costs_before_anything_is_sent
     assert "30 stored samples of t do not fit any more, since sampling.temperature 0.8 -> 0.5" in said
     with serving(StandIn()) as server:
         use_server(bench, server.url)
-        run(bench, "rounds", "seed=3", "target={tries: 1}")
-    assert "seed 0 -> 3" in capsys.readouterr().err
+        run(bench, "other", "teachers.0.sampling.temperature=0.5")
+        run(bench, "rounds", "seed=3", "target={tries: 2}")
+    assert "20 stored samples of t do not fit any more, since sampling.temperature 0.5 -> 0.8; seed 0 -> 3" in capsys.readouterr().err
 
 
 def test_two_models_that_differ_in_one_bit_share_no_key(tmp_path):
