@@ -14,20 +14,19 @@ ever will, is asked no more. What is stored depends on verdicts and task order a
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from pydantic import Field, field_validator
-
-from pipeline.config import Machine, StageConfig, load_machine
-from pipeline.engine import Budget, Sampler, Target, Teacher
+from pipeline.config import Machine, load_machine
+from pipeline.engine import Sampler, Teacher
 from pipeline.engine.rounds import run_rounds
+from pipeline.engine.wanted import Wanted
 from pipeline.errors import UserError
 from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task
 from pipeline.shards import iter_columns, iter_table, write_table
 from pipeline.verdicts import judge_samples
-from pipeline.verify import Limits
 from pipeline.work import progress_folder
 
 INPUTS = {"tasks": "output of the stage tasks"}
@@ -37,34 +36,13 @@ _BLOCK = 500  # tasks assembled at a time
 _PASSES = 3  # a pass after the first asks for stored answers that turned out to be damaged
 
 
-class Config(StageConfig):
+class Config(Wanted):
     """What is asked of which models."""
-
-    teachers: list[Teacher] = Field(min_length=1)
-    """The models that solve the tasks, one after the other; each may be limited to some domains."""
-    samples_per_task: int = Field(4, ge=1)
-    """Attempts of each teacher at each task; without `target`."""
-    target: Target | None = None
-    """Ask in rounds until so many samples pass, instead of a fixed number of times."""
-    budget: Budget = Budget()
-    """What this run may spend; it then ends with what it has, and the next run goes on."""
-    limits: Limits = Limits()
-    """Limits of the verifiers that `target` asks; keep them equal to those of the stage verify."""
-    max_lost: float = Field(0.0, ge=0, le=1)
-    """Fail when a larger fraction of the requests was refused or given up by the servers; everything else is kept."""
-
-    @field_validator("teachers")
-    @classmethod
-    def _names_of_teachers_differ(cls, teachers: list[Teacher]) -> list[Teacher]:
-        repeated = [name for name, count in Counter(teacher.name for teacher in teachers).items() if count > 1]
-        if repeated:
-            raise ValueError(f"two teachers are named {repeated[0]}; names tell them apart in records and addresses")
-        return teachers
 
 
 def tasks_for(teacher: Teacher, tasks: Iterable[Task]) -> Iterator[Task]:
     """The tasks that a teacher is asked."""
-    return (task for task in tasks if not teacher.domains or task.domain in teacher.domains)
+    return (task for task in tasks if teacher.takes(task.domain))
 
 
 def samples_in_order(tasks: Iterable[Task], samplers: Sequence[Sampler], indices: Sequence[int]) -> Iterator[Sample]:
@@ -98,9 +76,9 @@ def ask_fixed(
 ) -> Counter[str]:
     """`samples_per_task` of every teacher; writes the samples and counts them."""
     indices = range(config.samples_per_task)
-    for _ in range(_PASSES):
+    for number in range(_PASSES):
         for sampler in samplers:
-            ask_one(sampler, tasks, domains, indices)
+            ask_one(sampler, tasks, domains, indices, again=number > 0)
         counts: Counter[str] = Counter()
         write_table(output, Sample, count_outcomes(samples_in_order(tasks(), samplers, indices), counts))
         if not any(sampler.damaged for sampler in samplers):
@@ -108,19 +86,23 @@ def ask_fixed(
     return counts
 
 
+def _own(sampler: Sampler, tasks: Callable[[], Iterable[Task]]) -> Iterator[Task]:
+    return tasks_for(sampler.teacher, tasks())
+
+
 def ask_one(
-    sampler: Sampler, tasks: Callable[[], Iterable[Task]], domains: Mapping[str, int], indices: Sequence[int]
+    sampler: Sampler,
+    tasks: Callable[[], Iterable[Task]],
+    domains: Mapping[str, int],
+    indices: Sequence[int],
+    again: bool,
 ) -> None:
-    """One teacher's answers to all its tasks. `domains` counts the tasks of each."""
-    wanted = sampler.teacher.domains or domains
-    count = sum(domains.get(domain, 0) for domain in wanted)
-
-    def own() -> Iterator[Task]:
-        return tasks_for(sampler.teacher, tasks())
-
+    """One teacher's answers to all its tasks. `domains` counts the tasks of each; `again` asks for damaged ones."""
+    count = sum(domains.get(domain, 0) for domain in sampler.teacher.domains or domains)
+    own = partial(_own, sampler, tasks)
     sampler.explain_change(own, indices)
     with sampler:
-        sampler.ask(lambda: sampler.requests(own(), indices), count * len(indices))
+        sampler.ask(lambda: sampler.requests(own(), indices), count * len(indices), again)
 
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
@@ -166,6 +148,7 @@ def ask_until(
     counts: Counter[str] = Counter()
     with ExitStack() as servers:
         for sampler in samplers:
+            sampler.explain_change(partial(_own, sampler, tasks), range(config.target.tries))
             servers.enter_context(sampler)
         found = run_rounds(tasks, samplers, config.target, passes)
         write_table(output, Sample, count_outcomes(found.samples(), counts))

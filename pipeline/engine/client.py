@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pipeline.ledger import TOO_LONG, Answer
 
@@ -58,12 +59,16 @@ class Failed(Exception):
     """The server failed (5xx, broken connection, an answer that is none): to be tried again."""
 
 
+class Unreached(Failed):
+    """No connection came about: the server never saw the request."""
+
+
 async def ask(
     session: aiohttp.ClientSession, url: str, target: Target, wanted: Ask, on_token: Callable[[], None] | None = None
 ) -> Answer:
     """Send one request. With `on_token` the answer is streamed and the function called at every piece.
 
-    Raises Refused, Busy or Failed.
+    Raises Refused, Busy, Failed or Unreached.
     """
     headers = {"Content-Type": "application/json"}
     if target.api_key:
@@ -81,9 +86,11 @@ async def ask(
             if on_token is not None and reply.content_type == "text/event-stream":
                 return _answer_of(await _read_stream(reply, on_token), wanted)
             return _answer_of(orjson.loads(await reply.read()), wanted)
+    except aiohttp.ClientConnectorError as error:
+        raise Unreached(f"{type(error).__name__}: {error}") from None
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
         raise Failed(f"{type(error).__name__}: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, HttpProcessingError) as error:
         raise Failed(f"an answer that is no chat completion ({type(error).__name__}: {error})") from None
 
 

@@ -8,6 +8,7 @@ those under /metrics, and where a server has none, those of the stream.
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections import Counter, deque
@@ -16,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import aiohttp
 
 from pipeline.config import Serving
-from pipeline.engine.client import REQUEST_TIMEOUT_S, Ask, Busy, Failed, Refused, Target, ask
+from pipeline.engine.client import REQUEST_TIMEOUT_S, Ask, Busy, Failed, Refused, Target, Unreached, ask
 from pipeline.engine.lane import LONGEST_PAUSE_S, Lane
 from pipeline.engine.replica import Replica, RunningServer
 from pipeline.errors import UserError
@@ -26,7 +27,10 @@ from pipeline.progress import say
 MAX_TRIES = 8
 """Failures after which a request, or a server without an answer in between, is given up."""
 EVERYTHING_REFUSED = 20
-"""So many refusals without one answer end the run: no request of it will do."""
+"""So many refusals in a row, without one answer ever, leave a server out: no request of the run will do."""
+_OF_THE_SERVER = (401, 403, 404)
+"""Refusals for the key or the model's name: another server may take the request."""
+_LONGEST_LINE = 16 << 20  # bytes
 Pairs = list[tuple[bytes, Answer]]
 
 
@@ -39,28 +43,40 @@ class Fleet:
         self._again: deque[Ask] = deque()
         self._delayed = 0
         self._tries: Counter[bytes] = Counter()
-        self._deaths: Counter[bytes] = Counter()
+        self._deaths: dict[bytes, set[tuple[Lane, int]]] = {}
+        """Servers, and which of their lives, that ended while they worked on a request."""
         self._results: asyncio.Queue[tuple[bytes, Answer] | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._draining = False
+        self._dispatcher: asyncio.Task[None] | None = None
+        self._defects: list[BaseException] = []
+        """Errors that nobody foresaw; they end the run, where a request or a server would be forgotten in silence."""
         self.lost: list[tuple[Ask, str]] = []
         """Requests that were refused or given up, and why."""
-        self.received = 0
+        self.taken = 0
+        """Requests that were answered, in this run or, as far as the ledger told, before."""
 
     async def __aenter__(self) -> "Fleet":
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=30)
         connector, cookies = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
-        self._session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=cookies)
+        # A line of a stream may hold a whole answer; aiohttp refuses lines of more than twice the buffer.
+        self._session = aiohttp.ClientSession(
+            timeout=timeout, connector=connector, cookie_jar=cookies, read_bufsize=_LONGEST_LINE
+        )
         for lane in self.lanes:
             lane.reset()
             await asyncio.to_thread(lane.replica.start)
         self._watchers = [asyncio.create_task(self._watch(lane)) for lane in self.lanes]
+        for watcher in self._watchers:
+            watcher.add_done_callback(self._note_defect)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._watchers:
+        # After a second signal the dispatcher still runs; without it `answers` ends as well.
+        tasks = [*self._watchers, *([self._dispatcher] if self._dispatcher is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._cancel_requests()
         await self._session.close()
         await asyncio.gather(*(asyncio.to_thread(lane.replica.stop) for lane in self.lanes))
@@ -70,15 +86,17 @@ class Fleet:
 
         Raises UserError when no server is left, or no request of the run will ever be taken.
         """
-        dispatcher = asyncio.create_task(self._dispatch(asks))
-        dispatcher.add_done_callback(lambda _: self._results.put_nowait(None))
+        # A queue of its own: the mark at the end of an earlier one would end this one before its answers.
+        results = self._results = asyncio.Queue()
+        dispatcher = self._dispatcher = asyncio.create_task(self._dispatch(asks))
+        dispatcher.add_done_callback(lambda _: results.put_nowait(None))
         try:
-            while (first := await self._results.get()) is not None:
+            while (first := await results.get()) is not None:
                 batch = [first]
-                while not self._results.empty() and (more := self._results.get_nowait()) is not None:
+                while not results.empty() and (more := results.get_nowait()) is not None:
                     batch.append(more)
                 yield batch
-                if dispatcher.done() and self._results.empty():
+                if dispatcher.done() and results.empty():
                     break
             await dispatcher  # raises what ended it
         finally:
@@ -110,7 +128,7 @@ class Fleet:
                 except StopAsyncIteration:
                     exhausted = True
                     continue
-            elif self._delayed or any(lane.in_flight for lane in self.lanes):
+            elif self._delayed or self._defects or any(lane.in_flight for lane in self.lanes):
                 await self._wait(1.0)
                 continue
             else:
@@ -118,7 +136,11 @@ class Fleet:
             lane = await self._free_lane()
             if lane is None:
                 break
+            if len(self._deaths.get(wanted.key, ())) > 1:
+                self.lost.append((wanted, "two servers ended while they worked on it"))
+                continue
             task = asyncio.create_task(self._one(lane, wanted))
+            task.add_done_callback(self._note_defect)
             lane.took(wanted, task)
         deadline = time.monotonic() + self._patience.drain_s
         while any(lane.in_flight for lane in self.lanes) and time.monotonic() < deadline:
@@ -132,7 +154,7 @@ class Fleet:
             free = [lane for lane in self.lanes if lane.free(now)]
             if free:
                 return min(free, key=lambda lane: lane.outstanding)
-            if all(lane.gone for lane in self.lanes):
+            if all(lane.gone and not lane.in_flight for lane in self.lanes):
                 raise UserError("; ".join(f"{lane.replica.name}: {lane.gone}" for lane in self.lanes))
             soonest = min((lane.open_at - now for lane in self.lanes if lane.open_at > now), default=1.0)
             await self._wait(min(1.0, soonest))
@@ -140,18 +162,30 @@ class Fleet:
 
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
-        timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
-        await self._changed.wait()
-        timer.cancel()
+        if not self._defects:
+            timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                timer.cancel()
+            await asyncio.sleep(0)  # what a task that ended just now has to tell is noted after it woke us
+        for defect in self._defects:
+            raise defect
+
+    def _note_defect(self, task: "asyncio.Task[None]") -> None:
+        defect = None if task.cancelled() else task.exception()
+        if defect is not None:
+            self._defects.append(defect)
+            self._changed.set()
 
     async def _one(self, lane: Lane, wanted: Ask) -> None:
         task = asyncio.current_task()
         assert task is not None
-        url = lane.replica.url
+        url, sent_at = lane.replica.url, time.monotonic()
         streamed = None if lane.metrics else lambda: setattr(lane, "progress_at", time.monotonic())
         try:
             if url is None:
-                raise Failed("the server has no address any more")
+                raise Unreached("the server has no address any more")
             answer = await ask(self._session, url, self._target, wanted, streamed)
         except Refused as refusal:
             self._refuse(lane, wanted, refusal)
@@ -161,10 +195,10 @@ class Fleet:
             self._again.append(wanted)
             self._give_up_if_hopeless(lane)
         except Failed as failure:
-            self._failed(lane, wanted, str(failure))
+            self._failed(lane, wanted, failure)
         else:
-            lane.succeeded()
-            self.received += 1
+            lane.succeeded(sent_at)
+            self.taken += 1
             self._results.put_nowait((wanted.key, answer))
         finally:
             lane.left(wanted, task)
@@ -172,17 +206,24 @@ class Fleet:
 
     def _refuse(self, lane: Lane, wanted: Ask, refusal: Refused) -> None:
         lane.progress_at = time.monotonic()
-        self.lost.append((wanted, f"{lane.replica.name} refused it with {refusal}"))
-        hopeless = refusal.status in (401, 403, 404) or len(self.lost) >= EVERYTHING_REFUSED
-        if hopeless and not self.received and not any(other.ready and other is not lane for other in self.lanes):
+        lane.refusals += 1
+        of_the_server, many = refusal.status in _OF_THE_SERVER, lane.refusals >= EVERYTHING_REFUSED
+        if (of_the_server and (many or not lane.answered)) or (many and not self.taken):
             lane.gone, lane.ready = f"refused every request, last with {refusal}; mend the teacher's settings", False
+            lane.open_at = math.inf
+        if of_the_server and lane.gone:
+            self._again.append(wanted)
+        else:
+            self.lost.append((wanted, f"{lane.replica.name} refused it with {refusal}"))
 
-    def _failed(self, lane: Lane, wanted: Ask, problem: str) -> None:
+    def _failed(self, lane: Lane, wanted: Ask, failure: Failed) -> None:
+        problem, unseen = str(failure), isinstance(failure, Unreached)
         lane.pause(problem)
         lane.limit = 1.0 if lane.failures > 1 else lane.limit
-        if self._give_up_if_hopeless(lane):
+        if self._give_up_if_hopeless(lane) or unseen:
             self._again.append(wanted)
             return
+        lane.broken[wanted.key] = time.monotonic()
         self._tries[wanted.key] += 1
         if self._tries[wanted.key] >= MAX_TRIES:
             self.lost.append((wanted, f"failed {MAX_TRIES} times, last on {lane.replica.name}: {problem}"))
@@ -215,30 +256,38 @@ class Fleet:
         """Bring a server up, see that it makes tokens, and start it again when it does not."""
         told = time.monotonic()
         while True:
-            now = time.monotonic()
-            if lane.gone is not None:
-                if isinstance(lane.replica, RunningServer) and now - lane.open_at > LONGEST_PAUSE_S:
-                    lane.open_at = now
-                    if not lane.problem.startswith("HTTP 4") and await lane.answers(self._session):
-                        lane.gone, lane.failures, lane.limit, lane.ready = None, 0, 1.0, True
-            elif not lane.replica.alive():
-                await self._died(lane, "ended" if lane.was_ready else "ended while loading")
-            elif lane.failures >= MAX_TRIES:
-                await self._died(lane, f"failed {MAX_TRIES} times in a row, last with {lane.problem}")
-            elif not lane.ready:
-                if isinstance(lane.replica, RunningServer) or await lane.answers(self._session):
-                    await self._is_ready(lane)
-                elif now - lane.started_at > self._patience.ready_timeout_s:
-                    waited = f"is not ready after {now - lane.started_at:.0f} s (serving.ready_timeout_s)"
-                    await self._died(lane, waited)
-                elif now - told > 10:
-                    told = now
-                    say(f"{lane.replica.name}: still loading after {now - lane.started_at:.0f} s")
-            elif lane.in_flight:
-                await lane.read_counters(self._session)
-                if lane.in_flight and time.monotonic() - lane.progress_at > self._patience.stall_s:
-                    await self._died(lane, f"made no token for {self._patience.stall_s:.0f} s (serving.stall_s)")
+            try:
+                told = await self._look_at(lane, told)
+            except UserError as error:  # it could not be started again
+                lane.gone, lane.open_at = str(error), math.inf
+                self._changed.set()
             await asyncio.sleep(self._patience.poll_s)
+
+    async def _look_at(self, lane: Lane, told: float) -> float:
+        """One look at a server; `told` is when the user last heard of its loading."""
+        now, given = time.monotonic(), isinstance(lane.replica, RunningServer)
+        if lane.gone is None and not lane.replica.alive():
+            await self._died(lane, "ended" if lane.was_ready else "ended while loading")
+        elif lane.gone is None and not given and lane.failures >= MAX_TRIES:
+            await self._died(lane, f"failed {MAX_TRIES} times in a row, last with {lane.problem}")
+        elif lane.in_flight:
+            await lane.read_counters(self._session)
+            if lane.in_flight and time.monotonic() - lane.progress_at > self._patience.stall_s:
+                await self._died(lane, f"made no token for {self._patience.stall_s:.0f} s (serving.stall_s)")
+        elif lane.gone is not None:
+            if given and now - lane.open_at > LONGEST_PAUSE_S:
+                lane.open_at = now
+                if await lane.answers(self._session):
+                    lane.gone, lane.failures, lane.limit, lane.ready = None, 0, 1.0, True
+        elif not lane.ready:
+            if given or await lane.answers(self._session):
+                await self._is_ready(lane)
+            elif now - lane.started_at > self._patience.ready_timeout_s:
+                await self._died(lane, f"is not ready after {now - lane.started_at:.0f} s (serving.ready_timeout_s)")
+            elif now - told > 10:
+                say(f"{lane.replica.name}: still loading after {now - lane.started_at:.0f} s")
+                return now
+        return told
 
     async def _is_ready(self, lane: Lane) -> None:
         if self._target.vllm:
@@ -256,16 +305,14 @@ class Fleet:
         for task, wanted in asks:
             task.cancel()
             lane.left(wanted, task)
-            self._deaths[wanted.key] += 1
-            if self._deaths[wanted.key] > 1:
-                self.lost.append((wanted, f"two servers failed while they worked on it, last {lane.replica.name}"))
-            else:
-                self._again.append(wanted)
+            self._again.append(wanted)
+        for key in (*lane.broken, *(wanted.key for _, wanted in asks)):
+            self._deaths.setdefault(key, set()).add((lane, lane.restarts))
         tail = lane.replica.log_tail()
         problem = why + (f"; the end of its log:\n{tail}" if tail else "")
         if isinstance(lane.replica, RunningServer):
-            lane.gone, lane.open_at = problem, time.monotonic()
-        elif lane.was_ready and lane.restarts < self._patience.max_restarts:
+            lane.gone, lane.open_at = lane.gone or problem, max(lane.open_at, time.monotonic())
+        elif lane.gone is None and lane.was_ready and lane.restarts < self._patience.max_restarts:
             lane.restarts += 1
             say(f"{lane.replica.name}: {why}; starting it again, {len(asks)} of its requests are queued once more")
             await asyncio.to_thread(lane.replica.stop)

@@ -43,6 +43,10 @@ class Lane:
     earlier: dict[str, int] = field(default_factory=dict)
     """Counters of its earlier lives."""
     answered: int = 0
+    refusals: int = 0
+    """Refusals in a row without an answer between them."""
+    broken: dict[bytes, float] = field(default_factory=dict)
+    """When requests failed on it that it may have died of: it has answered none that was sent afterwards."""
     problem: str = ""
     """What went wrong last."""
 
@@ -62,9 +66,11 @@ class Lane:
         if self.in_flight.pop(task, None) is not None:
             self.outstanding -= wanted.tokens
 
-    def succeeded(self) -> None:
-        """An answer came."""
-        self.failures, self.problem = 0, ""
+    def succeeded(self, sent_at: float) -> None:
+        """An answer came to a request."""
+        self.failures, self.refusals, self.problem = 0, 0, ""
+        if self.broken:
+            self.broken = {key: at for key, at in self.broken.items() if at > sent_at}
         self.answered += 1
         self.progress_at = time.monotonic()
         self.limit = min(self.most, self.limit + 1)
@@ -84,6 +90,7 @@ class Lane:
             self.earlier[name] = self.earlier.get(name, 0) + value
         self.counters, self.metrics, self.ready = {}, None, False
         self.limit, self.failures, self.open_at = float(self.most), 0, 0.0
+        self.broken = {}
         self.started_at = time.monotonic()
 
     def totals(self) -> dict[str, int]:

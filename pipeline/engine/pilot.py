@@ -41,10 +41,10 @@ class MeasuredSampler(Sampler):
 
     stretches: list[Stretch] = field(default_factory=list)
 
-    def ask(self, requests: Requests, total: int) -> None:
+    def ask(self, requests: Requests, total: int, again: bool = False) -> None:
         """Ask, and note tokens and time."""
         before, started, cold = self.counts.received_tokens, time.monotonic(), self._fleet is None
-        Sampler.ask(self, requests, total)
+        Sampler.ask(self, requests, total, again)
         tokens = self.counts.received_tokens - before
         if tokens:
             self.stretches.append(Stretch(tokens, time.monotonic() - started, cold))

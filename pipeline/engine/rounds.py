@@ -77,7 +77,7 @@ class Found:
     target: Target
     attempts: list[Attempts] = field(default_factory=list)
     exhausted: bool = False
-    """Every task was tried, and the target in rows or tokens was not reached."""
+    """No task, or no budget, was left before the target was reached."""
 
     def samples(self) -> Iterator[Sample]:
         """The set: samples by task and index, up to the row or token that ends it."""
@@ -91,6 +91,21 @@ class Found:
                 rows += right
                 if self.target.rows is not None and rows >= self.target.rows:
                     return
+
+    def rows(self) -> int:
+        """Passing samples in the set."""
+        in_set = {sample.sample_id for sample in self.samples()}
+        return sum(
+            right and sample.sample_id in in_set
+            for attempts in self.attempts
+            for sample, right in zip(attempts.samples, attempts.passed, strict=True)
+        )
+
+    def reached(self) -> bool:
+        """Whether the set is what was wanted: its rows, or else its tokens, or else all tasks."""
+        if self.target.rows is not None:
+            return self.rows() >= self.target.rows
+        return not self.exhausted
 
     def passing(self) -> int:
         """Passing samples among all that were asked."""
@@ -106,17 +121,11 @@ class Found:
     def report(self) -> Report:
         """Flat numbers of the target."""
         served = sum(sum(attempts.passed) >= self.target.passing for attempts in self.attempts)
-        in_set = {sample.sample_id for sample in self.samples()}
-        rows = sum(
-            right and sample.sample_id in in_set
-            for attempts in self.attempts
-            for sample, right in zip(attempts.samples, attempts.passed, strict=True)
-        )
         return {
             "tasks_tried": len(self.attempts),
             "tasks_with_enough": served,
-            "passing": rows,
-            "target_reached": not self.exhausted,
+            "passing": self.rows(),
+            "target_reached": self.reached(),
         }
 
     def next_window(self) -> int:
@@ -151,10 +160,10 @@ def run_rounds(
                 break
             _attempt(open_tasks, samplers, index, passes)
         if any(sampler.budget_reached for sampler in samplers):
-            found.exhausted = True
+            found.exhausted = not found.enough()
             break
-    if found.exhausted:
-        say(f"target: not reached; {found.passing()} samples pass after {len(found.attempts)} tasks")
+    if not found.reached():
+        say(f"target: not reached; {found.rows()} samples pass after {len(found.attempts)} tasks")
     return found
 
 
@@ -174,6 +183,6 @@ def _attempt(open_tasks: Sequence[Attempts], samplers: Sequence[Sampler], index:
 def teacher_of(task: Task, samplers: Sequence[Sampler]) -> Sampler:
     """The first teacher that takes the task's domain."""
     for sampler in samplers:
-        if not sampler.teacher.domains or task.domain in sampler.teacher.domains:
+        if sampler.teacher.takes(task.domain):
             return sampler
     raise UserError(f"task {task.task_id}: no teacher takes the domain {task.domain}; name it under `domains`")

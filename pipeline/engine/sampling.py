@@ -110,11 +110,15 @@ class Sampler:
         """The teacher's requests for tasks."""
         return make_requests(tasks, self.fields, indices)
 
-    def ask(self, requests: Requests, total: int) -> None:
+    def ask(self, requests: Requests, total: int, again: bool = False) -> None:
         """Ask for every request that the ledger cannot serve; each answer is on disk before it is counted.
 
-        Raises UserError when no server is left. What a server refuses for good stands in `lost`.
+        `again` asks anew for stored answers that turned out to be damaged; the requests are counted already. Raises
+        UserError when no server is left. What a server refuses for good stands in `lost`.
         """
+        if again:
+            self.counts.reused -= self.damaged
+        self.damaged = 0
         self.ledger.declare({"teacher": self.teacher.name, **self.fields})
         if self.budget_reached:
             return
@@ -129,18 +133,18 @@ class Sampler:
                     self._runner.run(self._ask_missing(first, missing, status))
             elif number == 0 and total:
                 say(f"ledger: all {total} samples of {self.teacher.name} are there")
-            self._count(status, first_pass=number == 0 and not self.damaged)
+            self._count(status, new=number == 0 and not again)
 
-    def _count(self, status: Status, first_pass: bool) -> None:
+    def _count(self, status: Status, new: bool) -> None:
         counts = self.counts
-        counts.requested += status.total if first_pass else 0
-        counts.reused += status.reused if first_pass else 0
+        counts.requested += status.total if new else 0
+        counts.reused += status.reused if new else 0
         counts.requests_sent += status.received
         counts.received_tokens += status.output_tokens
         if status.received:
             counts.output_tokens_per_s = round(status.output_tokens_per_s, 1)
         if self._fleet is not None:
-            self.lost = {wanted.key: why for wanted, why in self._fleet.lost}
+            self.lost |= {wanted.key: why for wanted, why in self._fleet.lost}
         counts.lost = len(self.lost)
 
     def _missing(self, requests: Iterable[Request], status: Status) -> "Iterator[Ask | None]":
@@ -161,7 +165,7 @@ class Sampler:
                 status.reused -= 1
                 if key in out or key in self._waiting or key in self.lost:
                     continue
-                elif lengths.too_long(request, limit):
+                if lengths.too_long(request, limit):
                     settled.append((key, Answer("", TOO_LONG, None, 0, 0, limit, request.seed)))
                 else:
                     self._waiting.add(key)
@@ -189,12 +193,13 @@ class Sampler:
             self._fleet = await self._start_fleet()
         fleet = self._fleet
         status.lanes = fleet.lanes
+        fleet.taken += status.reused
         pump = asyncio.create_task(self._store_answers(fleet, _in_turns(first, missing), status))
         try:
             await asyncio.shield(pump)
         except asyncio.CancelledError:
-            say(f"stopping: waiting up to {self.machine.serving.drain_s:.0f} s for answers that are on their way")
             fleet.drain()
+            say(f"stopping: waiting up to {self.machine.serving.drain_s:.0f} s for answers that are on their way")
             await pump
             raise
 
@@ -238,10 +243,9 @@ class Sampler:
     def collect(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """The samples of all requests that are not lost, in their order, parsed from the ledger's raw answers.
 
-        A stored answer that turns out to be damaged is left out and counted in `damaged`.
+        A stored answer that turns out to be damaged is left out and counted in `damaged`, until it is asked again.
         """
         markers = special_tokens(self._model) if self._model is not None else ()
-        self.damaged = 0
         requests = iter(requests)
         while block := list(islice(requests, _BLOCK)):
             found = self.ledger.find([request.key for request in block])
@@ -256,8 +260,8 @@ class Sampler:
 
     def ask_and_collect(self, tasks: Sequence[Task], indices: Sequence[int]) -> list[Sample]:
         """Samples of a few tasks that fit in memory; damaged ones are asked for anew."""
-        for _ in range(_PASSES):
-            self.ask(lambda: self.requests(tasks, indices), len(tasks) * len(indices))
+        for number in range(_PASSES):
+            self.ask(lambda: self.requests(tasks, indices), len(tasks) * len(indices), again=number > 0)
             samples = list(self.collect(self.requests(tasks, indices)))
             if not self.damaged:
                 break
@@ -289,7 +293,15 @@ def _event_loop() -> asyncio.Runner:
         import uvloop
     except ImportError:
         return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    runner.get_loop().set_exception_handler(_no_word_of_interrupts)
+    return runner
+
+
+def _no_word_of_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A second Ctrl-C ends the task that waits for the last answers; uvloop would print its traceback."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
 
 
 async def _in_turns(first: "Ask", missing: "Iterator[Ask | None]") -> "AsyncIterator[Ask]":

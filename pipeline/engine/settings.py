@@ -85,6 +85,10 @@ class Teacher(StrictModel):
             raise ValueError("max_tokens_if_cut must be larger than sampling.max_tokens")
         return self
 
+    def takes(self, domain: str) -> bool:
+        """Whether it is asked tasks of a domain."""
+        return not self.domains or domain in self.domains
+
     @property
     def limits(self) -> tuple[int, ...]:
         """Token limits in the order in which they are tried."""

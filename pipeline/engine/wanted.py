@@ -1,9 +1,10 @@
-"""What a `generate.yaml` asks for, for the commands that read one without running the stage."""
+"""What is asked of which teachers: the config of sampling, for the stage and for commands that only read it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.config import StageConfig
 from pipeline.engine.rounds import Target
@@ -14,7 +15,7 @@ from pipeline.verify import Limits
 
 
 class Wanted(StageConfig):
-    """The keys of the stage generate; a test keeps them equal to the stage's own."""
+    """What is asked of which models: the config of the stage that asks."""
 
     teachers: list[Teacher] = Field(min_length=1)
     """The models that solve the tasks, one after the other; each may be limited to some domains."""
@@ -28,6 +29,14 @@ class Wanted(StageConfig):
     """Limits of the verifiers that `target` asks; keep them equal to those of the stage verify."""
     max_lost: float = Field(0.0, ge=0, le=1)
     """Fail when a larger fraction of the requests was refused or given up by the servers; everything else is kept."""
+
+    @field_validator("teachers")
+    @classmethod
+    def _names_of_teachers_differ(cls, teachers: list[Teacher]) -> list[Teacher]:
+        repeated = [name for name, count in Counter(teacher.name for teacher in teachers).items() if count > 1]
+        if repeated:
+            raise ValueError(f"two teachers are named {repeated[0]}; names tell them apart in records and addresses")
+        return teachers
 
     @property
     def tries(self) -> int:
@@ -46,14 +55,10 @@ def training_tasks(path: Path, limit: int | None) -> list[Task]:
     return chosen
 
 
-def takes(teacher: Teacher, task: Task) -> bool:
-    """Whether a teacher is asked tasks of this domain."""
-    return not teacher.domains or task.domain in teacher.domains
-
-
 def asked_of(teachers: list[Teacher], tasks: Iterable[Task], first_only: bool) -> Iterator[tuple[Teacher, list[Task]]]:
     """Each teacher with its tasks; with `first_only` a task is asked of the first that takes its domain (`target`)."""
     tasks = list(tasks)
     for number, teacher in enumerate(teachers):
         before = teachers[:number] if first_only else []
-        yield teacher, [t for t in tasks if takes(teacher, t) and not any(takes(other, t) for other in before)]
+        left = [task for task in tasks if not any(other.takes(task.domain) for other in before)]
+        yield teacher, [task for task in left if teacher.takes(task.domain)]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pipeline.errors import UserError, full_disk
 from pipeline.ledger.answer import Answer, Stored, decode, encode
 from pipeline.ledger.index import Index, Row
-from pipeline.ledger.segments import Line, Writer, path_of, scan, segments_in, sync_folder, unframe
+from pipeline.ledger.segments import CLOSED, Line, Writer, path_of, scan, segments_in, sync_folder, unframe
 from pipeline.records import canonical_json
 from pipeline.work import one_writer
 
@@ -120,7 +120,7 @@ class Ledger:
         for line in lines:
             record = None if line.body is None else decode(line.body)
             if record is None:
-                damaged += line.length > 1  # an empty line closes a torn one
+                damaged += line.length > len(CLOSED)  # a shorter one closes a torn one
             elif "fields" in record:
                 self._index.note_settings(record["settings"], canonical_json(record["fields"]))
             else:

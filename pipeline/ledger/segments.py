@@ -1,7 +1,8 @@
 """Append-only files of records, one a line: eight hex digits of CRC-32, a space, JSON, a newline.
 
 JSON holds no newline, so a reader finds the next record after any damage: a torn end, a flipped bit, a hole. Nothing
-is ever overwritten; a torn end is closed with a newline before the next record is written.
+is ever overwritten; a torn end is closed with `!` and a newline before the next record is written, so that a record
+that lacked the newline alone does not come back beside its successor.
 """
 
 import os
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+CLOSED = b"!\n"
+"""Closes a torn line."""
 SEGMENT_BYTES = 256 << 20
 """A segment that has grown beyond this is closed."""
 
@@ -85,8 +88,9 @@ class Writer:
             os.close(self._fd)
             self._open(self.segment + 1)
         lines = [frame(body) for body in bodies]
-        start = self._size + self._torn
-        block = b"\n" * self._torn + b"".join(lines)
+        closed = CLOSED if self._torn else b""
+        start = self._size + len(closed)
+        block = closed + b"".join(lines)
         self._torn = True
         view = memoryview(block)
         while view:

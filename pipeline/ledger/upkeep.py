@@ -12,11 +12,10 @@ from typing import IO
 
 from pipeline.errors import UserError
 from pipeline.ledger import segments as files
-from pipeline.ledger.answer import Stored
+from pipeline.ledger.answer import Stored, decode, encode
 from pipeline.ledger.ledger import Ledger, row_of
-from pipeline.ledger.segments import Line, frame, path_of, segments_in, sync_folder, unframe
+from pipeline.ledger.segments import CLOSED, Line, frame, path_of, segments_in, sync_folder, unframe
 from pipeline.progress import Progress
-from pipeline.records import canonical_json
 
 COMPACTING = "compacting"
 """Folder beside `segments` in which new ones are written; what a kill leaves there is of no use to anybody."""
@@ -101,7 +100,7 @@ def _blocks(path: Path, size: int) -> Iterator[list[tuple[int, Line]]]:
 
 def _is_being_written(path: Path, line: Line) -> bool:
     """Whether an unfinished last line has grown once a moment has passed; a torn one never does."""
-    if line.text is not None:
+    if line.body is not None:
         return False
     end = line.offset + line.length
     with path.open("rb") as file:
@@ -119,13 +118,13 @@ def _take(ledger: Ledger, found: Checked, path: Path, segment: int, block: Seque
     answers: list[tuple[bytes, Stored]] = []
     for number, line in block:
         found.lines += 1
-        record = None if line.text is None else json.loads(line.text)
+        record = None if line.body is None else decode(line.body)
         if record is not None and "fields" in record:
             found.declarations += 1
         elif record is not None:
             row = row_of(record, segment, line.offset, line.length)
             answers.append((row[0], Stored(row[1], row[2], row[3], *row[5:8])))
-        elif line.length > 1:  # an empty line closes a torn one
+        elif line.length > len(CLOSED):  # a shorter one closes a torn one
             found.damaged += 1
             found.damaged_bytes += line.length
             if len(found.damage) < SHOWN:
@@ -183,9 +182,7 @@ def kept_bytes(ledger: Ledger) -> int:
 
 def _declarations(settings: Mapping[str, int]) -> list[bytes]:
     """The lines that name the key fields: all at the head, the one used last at the end."""
-    return [
-        frame(canonical_json({"settings": number, "fields": json.loads(fields)})) for fields, number in settings.items()
-    ]
+    return [frame(encode({"settings": number, "fields": json.loads(fields)})) for fields, number in settings.items()]
 
 
 def _write(ledger: Ledger, folder: Path) -> list[Path]:

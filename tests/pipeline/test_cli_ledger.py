@@ -17,7 +17,6 @@ from pipeline.ledger import segments as segment_files
 from pipeline.ledger.index import Index
 from pipeline.records import Sample, Task, canonical_json, content_id, prompt_id_of
 from pipeline.shards import iter_table, write_table
-from stages import generate
 from tests.standin import StandIn, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -384,17 +383,3 @@ def test_samples_of_another_model_alone_are_a_user_error(generated, capsys):
     assert "all 60 samples that could be compared have another seed" in problem
     assert "the config or the model is not that of the samples" in problem
     assert "0 answers" in said_of(capsys, "stats")
-
-
-def test_the_keys_of_a_config_are_those_of_the_stage():
-    from pipeline.engine.wanted import Wanted
-
-    ours, stages = Wanted.model_fields, generate.Config.model_fields
-    assert list(ours) == list(stages)
-    for name, field in stages.items():
-        assert (ours[name].annotation, ours[name].default, ours[name].description, ours[name].metadata) == (
-            field.annotation,
-            field.default,
-            field.description,
-            field.metadata,
-        )
