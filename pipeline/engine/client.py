@@ -115,10 +115,10 @@ def _answer_of(reply: Mapping[str, Any], wanted: Ask) -> Answer:
     if reason in ("abort", "error"):
         raise Failed(f"finish_reason {reason}")
     return Answer(
-        text=message.get("content") or "",
+        text=_well_formed(message.get("content") or ""),
         finish_reason=reason,
         # The field is `reasoning_content` on older servers, `reasoning` on newer ones.
-        reasoning=message.get("reasoning_content") or message.get("reasoning"),
+        reasoning=_well_formed(message.get("reasoning_content") or message.get("reasoning")),
         num_prompt_tokens=int(usage.get("prompt_tokens") or 0),
         num_output_tokens=int(usage.get("completion_tokens") or 0),
         max_tokens=wanted.body["max_tokens"],
@@ -126,6 +126,13 @@ def _answer_of(reply: Mapping[str, Any], wanted: Ask) -> Answer:
         tool_calls=message.get("tool_calls") or None,
         token_ids=choice.get("token_ids"),
     )
+
+
+def _well_formed(text: Any) -> Any:  # noqa: ANN401 - what the server sent, mostly text
+    """Text that UTF-8 can hold: a surrogate pair cut by two events of a stream is joined, a lone half replaced."""
+    if not isinstance(text, str) or text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 async def _read_stream(reply: aiohttp.ClientResponse, on_token: Callable[[], None]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 
 import aiohttp
 
@@ -139,8 +140,8 @@ class Fleet:
                 self.lost.append((wanted, "two servers ended while they worked on it"))
                 continue
             task = asyncio.create_task(self._one(lane, wanted))
-            task.add_done_callback(self._note_defect)
             lane.took(wanted, task)
+            task.add_done_callback(partial(self._ended, lane, wanted))
         deadline = time.monotonic() + self._patience.drain_s
         while any(lane.in_flight for lane in self.lanes) and time.monotonic() < deadline:
             await self._wait(0.2)
@@ -162,8 +163,10 @@ class Fleet:
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
         if not self._defects:
+            # Not `wait_for`: up to Python 3.11 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
         for defect in self._defects:
             raise defect
 
@@ -174,8 +177,6 @@ class Fleet:
             self._changed.set()
 
     async def _one(self, lane: Lane, wanted: Ask) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         url, sent_at = lane.replica.url, time.monotonic()
         streamed = None if lane.metrics else lambda: setattr(lane, "progress_at", time.monotonic())
         try:
@@ -195,9 +196,11 @@ class Fleet:
             lane.succeeded(sent_at)
             self.taken += 1
             self._results.put_nowait((wanted.key, answer))
-        finally:
-            lane.left(wanted, task)
-            self._changed.set()
+
+    def _ended(self, lane: Lane, wanted: Ask, task: "asyncio.Task[None]") -> None:
+        self._note_defect(task)
+        lane.left(wanted, task)
+        self._changed.set()
 
     def _refuse(self, lane: Lane, wanted: Ask, refusal: Refused) -> None:
         lane.progress_at = time.monotonic()

@@ -189,7 +189,10 @@ def test_a_changed_key_field_is_named_with_what_it_costs_before_anything_is_sent
         use_server(bench, server.url)
         run(bench, "other", "teachers.0.sampling.temperature=0.5")
         run(bench, "rounds", "seed=3", "target={tries: 2}")
-    assert "20 stored samples of t do not fit any more, since sampling.temperature 0.5 -> 0.8; seed 0 -> 3" in capsys.readouterr().err
+    assert (
+        "20 stored samples of t do not fit any more, since sampling.temperature 0.5 -> 0.8; seed 0 -> 3"
+        in capsys.readouterr().err
+    )
 
 
 def test_two_models_that_differ_in_one_bit_share_no_key(tmp_path):
@@ -382,6 +385,16 @@ def test_a_missing_key_variable_is_named(bench):
     use_server(bench, "http://127.0.0.1:9/v1", api_key_env="NO_SUCH_KEY")
     with pytest.raises(UserError, match="NO_SUCH_KEY"):
         run(bench)
+
+
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_is(bench):
+    message = {"role": "assistant", "content": "half \ud83d, whole \ud83d\ude00 and more"}
+    odd = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
+    with serving(StandIn(faults={4: web.json_response(odd)})) as server:
+        use_server(bench, server.url)
+        _, samples = run(bench)
+    texts = {json.loads(s.messages)[0]["content"] for s in samples}
+    assert "half \ufffd, whole \U0001f600 and more" in texts and len(samples) == 30
 
 
 def test_limit_takes_the_first_tasks(bench):
