@@ -85,7 +85,7 @@ async def ask(
                 return _refusal(reply.status, reply.headers, (await reply.text())[:2000], wanted)
             if on_token is not None and reply.content_type == "text/event-stream":
                 return _answer_of(await _read_stream(reply, on_token), wanted)
-            return _answer_of(orjson.loads(await reply.read()), wanted)
+            return _answer_of(_decode(await reply.read()), wanted)
     except aiohttp.ClientConnectorError as error:
         raise Unreached(f"{type(error).__name__}: {error}") from None
     except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
@@ -99,6 +99,13 @@ def _encode(body: Mapping[str, Any]) -> bytes:
         return orjson.dumps(body)
     except TypeError:  # half of a surrogate pair
         return json.dumps(body).encode()
+
+
+def _decode(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:  # half of a surrogate pair, or no JSON at all
+        return json.loads(body)
 
 
 def _refusal(status: int, headers: Mapping[str, str], text: str, wanted: Ask) -> Answer:
@@ -125,10 +132,10 @@ def _answer_of(reply: Mapping[str, Any], wanted: Ask) -> Answer:
     if reason in ("abort", "error"):
         raise Failed(f"finish_reason {reason}")
     return Answer(
-        text=message.get("content") or "",
+        text=_well_formed(message.get("content") or ""),
         finish_reason=reason,
         # The field is `reasoning_content` on older servers, `reasoning` on newer ones.
-        reasoning=message.get("reasoning_content") or message.get("reasoning"),
+        reasoning=_well_formed(message.get("reasoning_content") or message.get("reasoning")),
         num_prompt_tokens=int(usage.get("prompt_tokens") or 0),
         num_output_tokens=int(usage.get("completion_tokens") or 0),
         max_tokens=wanted.body["max_tokens"],
@@ -136,6 +143,13 @@ def _answer_of(reply: Mapping[str, Any], wanted: Ask) -> Answer:
         tool_calls=message.get("tool_calls") or None,
         token_ids=choice.get("token_ids"),
     )
+
+
+def _well_formed(text: Any) -> Any:  # noqa: ANN401 - what the server sent, mostly text
+    """Text that UTF-8 can hold: a surrogate pair cut by two events of a stream is joined, a lone half replaced."""
+    if not isinstance(text, str) or text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 async def _read_stream(reply: aiohttp.ClientResponse, on_token: Callable[[], None]) -> dict[str, Any]:
@@ -149,7 +163,7 @@ async def _read_stream(reply: aiohttp.ClientResponse, on_token: Callable[[], Non
         data = line[5:].strip()
         if data == b"[DONE]":
             break
-        event = orjson.loads(data)
+        event = _decode(data)
         on_token()
         usage = event.get("usage") or usage
         for choice in event["choices"][:1]:

@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 
 import aiohttp
 
@@ -140,8 +141,8 @@ class Fleet:
                 self.lost.append((wanted, "two servers ended while they worked on it"))
                 continue
             task = asyncio.create_task(self._one(lane, wanted))
-            task.add_done_callback(self._note_defect)
             lane.took(wanted, task)
+            task.add_done_callback(partial(self._ended, lane, wanted))
         deadline = time.monotonic() + self._patience.drain_s
         while any(lane.in_flight for lane in self.lanes) and time.monotonic() < deadline:
             await self._wait(0.2)
@@ -163,6 +164,7 @@ class Fleet:
     async def _wait(self, seconds: float) -> None:
         self._changed.clear()
         if not self._defects:
+            # No timeout object a wait: this is passed once an answer or so.
             timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
             try:
                 await self._changed.wait()
@@ -179,8 +181,6 @@ class Fleet:
             self._changed.set()
 
     async def _one(self, lane: Lane, wanted: Ask) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         url, sent_at = lane.replica.url, time.monotonic()
         streamed = None if lane.metrics else lambda: setattr(lane, "progress_at", time.monotonic())
         try:
@@ -200,9 +200,11 @@ class Fleet:
             lane.succeeded(sent_at)
             self.taken += 1
             self._results.put_nowait((wanted.key, answer))
-        finally:
-            lane.left(wanted, task)
-            self._changed.set()
+
+    def _ended(self, lane: Lane, wanted: Ask, task: "asyncio.Task[None]") -> None:
+        self._note_defect(task)
+        lane.left(wanted, task)
+        self._changed.set()
 
     def _refuse(self, lane: Lane, wanted: Ask, refusal: Refused) -> None:
         lane.progress_at = time.monotonic()

@@ -387,6 +387,16 @@ def test_a_missing_key_variable_is_named(bench):
         run(bench)
 
 
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_is(bench):
+    message = {"role": "assistant", "content": "half \ud83d, whole \ud83d\ude00 and more"}
+    odd = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
+    with serving(StandIn(faults={4: web.json_response(odd)})) as server:
+        use_server(bench, server.url)
+        _, samples = run(bench)
+    texts = {json.loads(s.messages)[0]["content"] for s in samples}
+    assert "half \ufffd, whole \U0001f600 and more" in texts and len(samples) == 30
+
+
 def test_limit_takes_the_first_tasks(bench):
     with serving(StandIn()) as server:
         use_server(bench, server.url)
