@@ -303,7 +303,8 @@ class Fleet:
     async def _died(self, lane: Lane, why: str) -> None:
         """Queue its requests once more and start it again, or give it up."""
         lane.ready = False
-        asks = list(lane.in_flight.items())
+        # One that has just been answered is still listed until its task's callbacks have run.
+        asks = [(task, wanted) for task, wanted in lane.in_flight.items() if not task.done()]
         for task, wanted in asks:
             task.cancel()
             lane.left(wanted, task)
