@@ -3,8 +3,9 @@ that does not grow, and goes on within seconds after a stop, however much is sto
 
 Peer: `benchmarks.bare_client`, which stores nothing, against the same stand-in server, before and after the stage.
 Both rates are from the first request to the last answer, which the stage has on disk by then; `whole_samples_per_s` is
-over the whole run of the stage's process, with the start of Python, the look-up and the final table. Resuming is timed from the start of the process to the first request that the
-server sees, with files that were just written and are still cached.
+over the whole run of the stage's process, with the start of Python, the look-up and the final table. Resuming is timed
+from the start of the process to the first request that the server sees, with files that were just written and are still
+cached.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 in:   tasks    output of the stage tasks
       teacher  model folder of a teacher that is served from files
 out:  samples/ one row a task, teacher and index, in task order
+      generation.json  models, settings and versions that made them
 
 Every finished answer is in the ledger before it is counted, so a killed or repeated run pays only for what is
 missing, and raising `samples_per_task` costs only the new ones. Law: requested = sum over outcomes + lost + left_out.
@@ -20,12 +21,13 @@ from pathlib import Path
 
 from pipeline.config import Machine, load_machine
 from pipeline.engine import Sampler, Teacher
+from pipeline.engine.manifest import generation_manifest
 from pipeline.engine.rounds import run_rounds
 from pipeline.engine.wanted import Wanted
 from pipeline.errors import UserError
 from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task
-from pipeline.shards import iter_columns, iter_table, write_table
+from pipeline.shards import iter_columns, iter_table, write_json, write_table
 from pipeline.verdicts import judge_samples
 from pipeline.work import progress_folder
 
@@ -125,6 +127,7 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
             counts = ask_fixed(config, tasks, domains, samplers, output)
         else:
             counts, extra = ask_until(config, tasks, samplers, output, machine, folder)
+    write_json(output / "generation.json", generation_manifest(samplers))
     report = summarise(domains.total(), samplers, counts) | extra
     check_lost(config, samplers)
     return report

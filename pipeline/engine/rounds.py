@@ -159,12 +159,20 @@ def run_rounds(
             if not open_tasks or any(sampler.budget_reached for sampler in samplers):
                 break
             _attempt(open_tasks, samplers, index, passes)
+            _tell(found, index)
         if any(sampler.budget_reached for sampler in samplers):
             found.exhausted = not found.enough()
             break
     if not found.reached():
         say(f"target: not reached; {found.rows()} samples pass after {len(found.attempts)} tasks")
     return found
+
+
+def _tell(found: Found, index: int) -> None:
+    """One line after each round: what has passed so far."""
+    judged, right = sum(len(attempts.passed) for attempts in found.attempts), found.passing()
+    wanted = "" if found.target.rows is None else f" of {found.target.rows} wanted"
+    say(f"target: attempt {index + 1}: {right} samples pass{wanted}, {right / max(judged, 1):.0%} of {judged}")
 
 
 def _attempt(open_tasks: Sequence[Attempts], samplers: Sequence[Sampler], index: int, passes: Passes) -> None:

@@ -84,15 +84,16 @@ class Sampler:
     """Stored answers that turned out to be damaged when they were read; ask again."""
     fields: dict[str, Any] = field(init=False)
     """The key fields, see `key_fields`."""
-    _model: Path | None = field(init=False)
+    model: Path | None = field(init=False)
+    """The folder that is served; None for running servers."""
     _runner: asyncio.Runner | None = None
     _fleet: "Fleet | None" = None
     _waiting: set[bytes] = field(default_factory=set)
     _started: float = 0.0
 
     def __post_init__(self) -> None:
-        self._model = model_folder(self.teacher, self.given_model)
-        self.fields = key_fields(self.teacher, self._model, FINGERPRINTS, self.seed)
+        self.model = model_folder(self.teacher, self.given_model)
+        self.fields = key_fields(self.teacher, self.model, FINGERPRINTS, self.seed)
 
     def __enter__(self) -> "Sampler":
         return self
@@ -151,7 +152,7 @@ class Sampler:
         """What is to be sent, each key once; None after each block, where others may have their turn."""
         from pipeline.engine.client import Ask
 
-        lengths, shared = PromptLengths(self.teacher, self._model), shared_body(self.teacher)
+        lengths, shared = PromptLengths(self.teacher, self.model), shared_body(self.teacher)
         requests = iter(requests)
         while block := list(islice(requests, _LOOKED_UP)):
             out = frozenset(self._waiting)  # before the look-up: what arrives meanwhile is found by neither otherwise
@@ -226,7 +227,7 @@ class Sampler:
         from pipeline.engine.fleet import Fleet
 
         self._started = self._started or time.monotonic()
-        replicas = replicas_of(self.teacher, self._model, self.machine, self.folder)
+        replicas = replicas_of(self.teacher, self.model, self.machine, self.folder)
         target = target_of(self.teacher, self.machine)
         return await Fleet(
             replicas, target, max_in_flight(self.teacher, self.machine), self.machine.serving
@@ -245,7 +246,7 @@ class Sampler:
 
         A stored answer that turns out to be damaged is left out and counted in `damaged`, until it is asked again.
         """
-        markers = special_tokens(self._model) if self._model is not None else ()
+        markers = special_tokens(self.model) if self.model is not None else ()
         requests = iter(requests)
         while block := list(islice(requests, _BLOCK)):
             found = self.ledger.find([request.key for request in block])

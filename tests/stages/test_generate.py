@@ -94,6 +94,16 @@ def test_every_training_task_gets_its_samples_in_order_and_the_outcomes_add_up(b
     assert {s.seed for s in samples} == {body["seed"] for body in server.bodies}
 
 
+def test_the_manifest_names_what_made_the_samples_and_no_address(bench):
+    with serving(StandIn()) as server:
+        use_server(bench, server.url)
+        run(bench)
+    text = (bench / "out/generation.json").read_text()
+    [teacher] = json.loads(text)["teachers"]
+    assert teacher["key_fields"]["model_identity"] == "m@1" and teacher["token_limits"] == [64]
+    assert server.url not in text and "127.0.0.1" not in text
+
+
 def test_a_second_run_asks_nothing_and_gives_the_same_bytes(bench):
     with serving(StandIn()) as server:
         use_server(bench, server.url)
