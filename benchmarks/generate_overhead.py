@@ -4,12 +4,9 @@ Peer: `benchmarks.bare_client` with the very same requests (prompts, seeds, limi
 pairs; each pair has seeds of its own, and every prompt was sent once before, so that the prefix cache serves both.
 
 `ratio` compares output tokens/s of the sampling alone, as each client counts them; `ratio_whole` those of the whole
-processes, with Python's start and the stage's look-up and final table; both are medians of the pairs. CPU is user and
-system time of the client's process and its children from getrusage. Each load has a baseline, the same process with
-one request only: the stage with all samples but one in its ledger (the same start, look-up and final table), the bare
-client with `--requests 1`. A client's CPU is the least of its loads less the least of its baselines, since other work
-on the machine only adds: starting costs over a second, sending these requests a tenth of that.
-`benchmarks.generate_load` has the finer figure, over 100,000 samples.
+processes, with Python's start and the stage's look-up and final table; both are medians of the pairs. CPU is that of
+the client's process from before its first request to after its last answer, which the stage has on disk by then: the
+stage runs here with its `Sampler.ask` timed, the bare client times itself. Neither counts the start of Python.
 """
 
 import argparse
@@ -29,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.generate_load import ROOT, cpu_of_children, run_bare, start_stage, task, wait_for, write_recipe
+from benchmarks.generate_load import ROOT, run_bare, task, write_recipe
 from pipeline.config import Machine, load_config
 from pipeline.config.machine import Serving
 from pipeline.engine import LocalEngine, key_fields, make_requests
@@ -38,9 +35,8 @@ from pipeline.records import Task
 from pipeline.shards import iter_table
 from stages import generate
 
-# The demo's model writes 46 tokens an answer: 192 requests are 32 s at 277 tokens/s, five pairs fit into 8 minutes.
-SAMPLES, PAIRS, CONCURRENCY, MAX_TOKENS, MODEL = 192, 5, 64, 64, "teacher"
-BUDGET_S = 450.0
+SAMPLES, PAIRS, CONCURRENCY, MAX_TOKENS, MODEL = 256, 5, 64, 64, "teacher"
+BUDGET_S = 470.0
 """No further pair is begun that would end later than this after the start."""
 
 
@@ -52,14 +48,13 @@ class Run:
     tokens_per_s: float
     whole_tokens_per_s: float
     cpu_s: float
-    baseline_cpu_s: float
 
 
 def prepare(folder: Path, url: str, samples: int) -> None:
-    """A recipe of `samples` tasks with one sample each, and one task more for the baseline."""
+    """A recipe of `samples` tasks with one sample each."""
     engine = {"type": "endpoints", "model": MODEL, "model_revision": "1"}
     sampling = {"temperature": 0.8, "max_tokens": MAX_TOKENS}
-    tasks = map(task, range(samples + 1))
+    tasks = map(task, range(samples))
     write_recipe(folder, tasks, {"name": "t", "engine": engine, "sampling": sampling}, url, CONCURRENCY, per_task=1)
 
 
@@ -77,35 +72,48 @@ def write_bodies(folder: Path, seed: int, samples: int) -> Path:
     return path
 
 
-def stage_once(folder: Path, out: str, *overrides: str) -> tuple[dict[str, Any], float, float]:
-    """The stage's report, wall and CPU seconds of its process."""
-    started, cpu = time.perf_counter(), cpu_of_children()
-    wait_for(start_stage(folder, out, *overrides), folder)
-    seconds, cpu = time.perf_counter() - started, cpu_of_children() - cpu
-    return json.loads((folder / f"{out}.json").read_text()), seconds, cpu
+def measured_stage(cpu_file: Path, words: Sequence[str]) -> int:
+    """Run the stage in this process and note the CPU seconds of its sampling."""
+    from pipeline.cli.main import main as command_line
+    from pipeline.engine import fleet, sampling  # noqa: F401 - imported before the clock starts
+
+    plain = sampling.Sampler.ask
+
+    def ask(self: sampling.Sampler, *given: Any, **named: Any) -> None:  # noqa: ANN401 - passed on as they are
+        started = time.process_time()
+        plain(self, *given, **named)
+        cpu_file.write_text(str(time.process_time() - started))
+
+    setattr(sampling.Sampler, "ask", ask)  # noqa: B010 - mypy refuses the plain assignment
+    return command_line(words)
 
 
 def run_stage(folder: Path, seed: int, samples: int) -> Run:
-    """The stage with this seed, and its baseline: all of that in the ledger, one sample new."""
-    report, seconds, cpu = stage_once(folder, f"out-{seed}", f"seed={seed}", f"limit={samples}")
-    baseline, _, idle = stage_once(folder, f"idle-{seed}", f"seed={seed}")
-    if (report["requests_sent"], baseline["requests_sent"]) != (samples, 1):
-        raise RuntimeError(f"sent {report['requests_sent']} and {baseline['requests_sent']}, not {samples} and 1")
+    """The stage with this seed, in a process of its own."""
+    out, cpu_file = f"out-{seed}", folder / f"cpu-{seed}"
+    command = [sys.executable, "-m", "benchmarks.generate_overhead", "--stage", str(cpu_file), "--", "generate"]
+    command += ["--config", "generate.yaml", "--in", "tasks=tasks", "--set", f"seed={seed}"]
+    command += ["--out", out, "--report", f"{out}.json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WARMSTART_MACHINE": "machine.yaml"}
+    started = time.perf_counter()
+    with (folder / "log.txt").open("ab") as log:
+        subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, check=True)
+    seconds = time.perf_counter() - started
+    report = json.loads((folder / f"{out}.json").read_text())
+    if report["requests_sent"] != samples:
+        raise RuntimeError(f"sent {report['requests_sent']}, not {samples}")
     tokens = report["received_tokens"]
-    return Run(tokens, report["output_tokens_per_s"], tokens / seconds, cpu, idle)
+    return Run(tokens, report["output_tokens_per_s"], tokens / seconds, float(cpu_file.read_text()))
 
 
 def run_peer(folder: Path, url: str, seed: int, samples: int) -> Run:
-    """The bare client with the same requests, and its baseline."""
+    """The bare client with the same requests."""
     flags = ("--bodies", str(write_bodies(folder, seed, samples)), "--concurrency", str(CONCURRENCY))
-    started, cpu = time.perf_counter(), cpu_of_children()
+    started = time.perf_counter()
     figures = run_bare(url, *flags, "--requests", str(samples))
-    seconds, cpu = time.perf_counter() - started, cpu_of_children() - cpu
-    before = cpu_of_children()
-    run_bare(url, *flags, "--requests", "1")
-    idle = cpu_of_children() - before
+    seconds = time.perf_counter() - started
     tokens = figures["output_tokens"]
-    return Run(tokens, figures["tokens_per_s"], tokens / seconds, cpu, idle)
+    return Run(tokens, figures["tokens_per_s"], tokens / seconds, figures["cpu_s"])
 
 
 def run_pairs(folder: Path, url: str, samples: int, pairs: int, deadline: float) -> tuple[list[Run], list[Run]]:
@@ -128,23 +136,19 @@ def run_pairs(folder: Path, url: str, samples: int, pairs: int, deadline: float)
 
 
 def figures_of(stages: Sequence[Run], peers: Sequence[Run], samples: int) -> dict[str, float]:
-    """Medians over the pairs, and the least CPU."""
+    """Medians over the pairs."""
 
     def median(runs: Sequence[Run], name: str) -> float:
         return float(statistics.median(getattr(run, name) for run in runs))
 
-    def cpu_per_1000(runs: Sequence[Run]) -> float:
-        used = min(run.cpu_s for run in runs) - min(run.baseline_cpu_s for run in runs)
-        return used * 1000 / (samples - 1)
-
     rate, bare = median(stages, "tokens_per_s"), median(peers, "tokens_per_s")
-    cpu, bare_cpu = cpu_per_1000(stages), cpu_per_1000(peers)
+    cpu, bare_cpu = (median(runs, "cpu_s") * 1000 / samples for runs in (stages, peers))
     return {
         "ratio": round(rate / bare, 3),
         "ratio_whole": round(median(stages, "whole_tokens_per_s") / median(peers, "whole_tokens_per_s"), 3),
         "tokens_per_s": round(rate, 1),
         "bare_tokens_per_s": round(bare, 1),
-        "client_cpu_ratio": round(cpu / bare_cpu, 2) if bare_cpu > 0 else 0.0,
+        "client_cpu_ratio": round(cpu / bare_cpu, 2),
         "cpu_s_per_1000": round(cpu, 3),
         "bare_cpu_s_per_1000": round(bare_cpu, 3),
         "samples": samples,
@@ -179,7 +183,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="model folder; without it the demo's is made")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--stage", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.stage:
+        sys.exit(measured_stage(given.stage, given.words))
     deadline = time.perf_counter() + BUDGET_S
     os.chdir(ROOT)
     Path(".work").mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ import aiohttp
 
 from pipeline.config import Serving
 from pipeline.engine.client import REQUEST_TIMEOUT_S, Ask, Busy, Failed, Refused, Target, Unreached, ask
-from pipeline.engine.lane import LONGEST_PAUSE_S, Lane
+from pipeline.engine.lane import LONGEST_PAUSE_S, READ_EVERY_S, Lane
 from pipeline.engine.replica import Replica, RunningServer
 from pipeline.errors import UserError
 from pipeline.ledger import Answer
@@ -273,7 +273,8 @@ class Fleet:
         elif lane.gone is None and not given and lane.failures >= MAX_TRIES:
             await self._died(lane, f"failed {MAX_TRIES} times in a row, last with {lane.problem}")
         elif lane.in_flight:
-            await lane.read_counters(self._session)
+            if now - lane.read_at > min(READ_EVERY_S, self._patience.stall_s / 4):
+                await lane.read_counters(self._session)
             if lane.in_flight and time.monotonic() - lane.progress_at > self._patience.stall_s:
                 await self._died(lane, f"made no token for {self._patience.stall_s:.0f} s (serving.stall_s)")
         elif lane.gone is not None:

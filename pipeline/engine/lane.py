@@ -1,6 +1,7 @@
 """One server as the queue sees it: whether it takes requests, how many, and when it last made progress."""
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -10,7 +11,10 @@ from pipeline.engine.client import Ask
 from pipeline.engine.replica import Replica
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+READ_EVERY_S = 5.0
+"""vLLM's metrics are a text of a hundred kilobytes: read every second they were half of the client's CPU."""
 _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
+_COUNTER_LINE = re.compile(rf"^({'|'.join(_COUNTERS)})(?:\{{.*\}})? (\S+)", re.MULTILINE)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,8 @@ class Lane:
     counters: dict[str, int] = field(default_factory=dict)
     earlier: dict[str, int] = field(default_factory=dict)
     """Counters of its earlier lives."""
+    read_at: float = 0.0
+    """When its counters were last read."""
     answered: int = 0
     refusals: int = 0
     """Refusals in a row without an answer between them."""
@@ -112,6 +118,7 @@ class Lane:
     async def read_counters(self, session: aiohttp.ClientSession) -> None:
         """Take over the server's counters; tokens that were added are progress."""
         url = self.replica.url
+        self.read_at = time.monotonic()
         if url is None or self.metrics is False:
             return
         try:
@@ -131,8 +138,6 @@ class Lane:
 def parse_counters(text: str) -> dict[str, int]:
     """vLLM's totals of finished requests, prompt and generated tokens in Prometheus' text format."""
     totals: dict[str, int] = {}
-    for line in text.splitlines():
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        if name in _COUNTERS:
-            totals[name] = totals.get(name, 0) + int(float(line.rsplit(" ", 1)[1]))
+    for name, value in _COUNTER_LINE.findall(text):
+        totals[name] = totals.get(name, 0) + int(float(value))
     return totals

@@ -1,7 +1,6 @@
 """From requests to samples: look each up in the ledger, ask servers for the missing ones, assemble in order."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -10,8 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.chat.parse import parse_turn, special_tokens
+from pipeline.chat.parse import special_tokens
 from pipeline.config import Machine
+from pipeline.engine.assemble import sample_of
+from pipeline.engine.loop import event_loop
 from pipeline.engine.prompts import PromptLengths
 from pipeline.engine.requests import (
     Request,
@@ -27,7 +28,7 @@ from pipeline.engine.settings import Budget, Teacher
 from pipeline.engine.status import Status
 from pipeline.ledger import TOO_LONG, Answer, Ledger, choose
 from pipeline.progress import say
-from pipeline.records import Sample, Task, canonical_json, content_id
+from pipeline.records import Sample, Task
 from pipeline.work import FINGERPRINTS
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Sampler:
             first = next((wanted for wanted in missing if wanted is not None), None)
             if first is not None:
                 with status:
-                    self._runner = self._runner or _event_loop()
+                    self._runner = self._runner or event_loop()
                     self._runner.run(self._ask_missing(first, missing, status))
             elif number == 0 and total:
                 say(f"ledger: all {total} samples of {self.teacher.name} are there")
@@ -157,13 +158,12 @@ class Sampler:
         while block := list(islice(requests, _LOOKED_UP)):
             out = frozenset(self._waiting)  # before the look-up: what arrives meanwhile is found by neither otherwise
             needed = self._needed([request.key for request in block])
-            status.reused += len(block)
+            status.reused += sum(request.key not in needed for request in block)
             settled = []
             for request in block:
                 key, limit = request.key, needed.get(request.key)
                 if limit is None:
                     continue
-                status.reused -= 1
                 if key in out or key in self._waiting or key in self.lost:
                     continue
                 if lengths.too_long(request, limit):
@@ -288,23 +288,6 @@ class Sampler:
             )
 
 
-def _event_loop() -> asyncio.Runner:
-    """uvloop spends a fifth less CPU a sample than asyncio's own loop; where it is not to be had, that one does."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    runner.get_loop().set_exception_handler(_no_word_of_interrupts)
-    return runner
-
-
-def _no_word_of_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A second Ctrl-C ends the task that waits for the last answers; uvloop would print its traceback."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
-
-
 async def _in_turns(first: "Ask", missing: "Iterator[Ask | None]") -> "AsyncIterator[Ask]":
     yield first
     for wanted in missing:
@@ -312,33 +295,3 @@ async def _in_turns(first: "Ask", missing: "Iterator[Ask | None]") -> "AsyncIter
             await asyncio.sleep(0)  # answers are stored while a long stretch is looked up
         else:
             yield wanted
-
-
-def sample_of(request: Request, answer: Answer, teacher: Teacher, markers: Iterable[str]) -> Sample:
-    """The record of an answer: raw text in `turns`, what our parser makes of it in `messages` and `outcome`."""
-    messages, outcome = parse_turn(
-        answer.text,
-        answer.finish_reason,
-        reasoning=answer.reasoning,
-        thinking=teacher.thinking,
-        markers=tuple(markers),
-        call_format=teacher.call_format,
-        tools=None if request.task.tools is None else json.loads(request.task.tools),
-        tool_calls=answer.tool_calls,
-    )
-    turn: dict[str, Any] = {"text": answer.text, "finish_reason": answer.finish_reason, "max_tokens": answer.max_tokens}
-    for name in ("reasoning", "tool_calls", "token_ids"):
-        if getattr(answer, name) is not None:
-            turn[name] = getattr(answer, name)
-    return Sample(
-        sample_id=content_id("sample", request.task.task_id, request.key.hex(), answer.text),
-        task_id=request.task.task_id,
-        index=request.index,
-        teacher=teacher.name,
-        turns=canonical_json([turn]),
-        messages=canonical_json(messages),
-        outcome=outcome,
-        num_prompt_tokens=answer.num_prompt_tokens,
-        num_output_tokens=answer.num_output_tokens,
-        seed=answer.seed,
-    )

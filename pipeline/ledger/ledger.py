@@ -9,9 +9,11 @@ Plain files with synced appends work on shared disks, where SQLite's write-ahead
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +27,7 @@ from pipeline.work import one_writer
 
 Result = TypeVar("Result")
 _BLOCK = 2_000  # lines taken into the index together
+_TAKE_UP_S = 1.0  # how long readers may wait for what was put
 
 
 class Ledger:
@@ -38,6 +41,9 @@ class Ledger:
         self._guard = threading.RLock()
         self._open = contextlib.ExitStack()
         self._files: dict[int, int] = {}
+        self._taken_up_at = -math.inf
+        self._own: dict[int, tuple[list[Row], int]] = {}
+        """Written, but not yet in the index: rows by segment, and how far they reach."""
         self._writes = write
         if write:
             self._segments.mkdir(parents=True, exist_ok=True)
@@ -61,6 +67,8 @@ class Ledger:
     def close(self) -> None:
         """Give the lock back. Everything that was put is on disk already."""
         if hasattr(self, "_index"):
+            with contextlib.suppress(sqlite3.DatabaseError):  # a full disk: the next opening takes the rest up
+                self._take_up_own()
             self._index.close()
         for fd in self._files.values():
             os.close(fd)
@@ -92,6 +100,7 @@ class Ledger:
         """Make the index again from the segments."""
         if hasattr(self, "_index"):
             self._index.close()
+        self._own.clear()
         for name in ("index.sqlite", "index.sqlite-journal"):
             (self.folder / name).unlink(missing_ok=True)
         self._index = Index(self.folder / "index.sqlite", write=True)
@@ -127,10 +136,19 @@ class Ledger:
                 rows.append(row_of(record, segment, line.offset, line.length))
         self._index.add(rows, segment, lines[-1].offset + lines[-1].length, damaged)
 
+    def _take_up_own(self) -> None:
+        """Index what this process has written since the last time."""
+        while self._own:
+            self._taken_up_at = time.monotonic()
+            segment, (rows, end) = next(iter(self._own.items()))
+            self._index.add(rows, segment, end)
+            del self._own[segment]
+
     def _indexed(self, action: Callable[[Index], Result]) -> Result:
         """Ask the index; a damaged one is made again first."""
         with self._guard:
             try:
+                self._take_up_own()
                 return action(self._index)
             except sqlite3.DatabaseError as error:
                 if not self._writes or full_disk(error) is not None:
@@ -146,6 +164,7 @@ class Ledger:
             number = known.get(text, max(known.values(), default=0) + 1)
             if not known or list(known)[-1] != text:
                 place = self._writer.append([encode({"settings": number, "fields": fields})])[0]
+                self._take_up_own()
                 self._index.note_settings(number, text)
                 self._index.add([], place[0], place[1] + place[2])
             self._settings = number
@@ -164,7 +183,7 @@ class Ledger:
         bodies = [answer.to_record(key, self._settings) for key, answer in pairs]
         with self._guard:
             places = self._writer.append(bodies)
-            rows = [
+            rows: list[Row] = [
                 (
                     key,
                     answer.max_tokens,
@@ -176,9 +195,14 @@ class Ledger:
                 )
                 for (key, answer), place in zip(pairs, places, strict=True)
             ]
-            if places:
-                segment, offset, length = places[-1]
-                self._indexed(lambda index: index.add(rows, segment, offset + length))
+            for row in rows:
+                known, _ = self._own.get(row[5], ([], 0))
+                known.append(row)
+                self._own[row[5]] = (known, row[6] + row[7])
+            # Not with each put: a slow server's answers come one by one, and a transaction is most of what one costs.
+            many = sum(len(known) for known, _ in self._own.values()) >= _BLOCK
+            if many or time.monotonic() - self._taken_up_at > _TAKE_UP_S:
+                self._indexed(lambda index: None)
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, list[Stored]]:
         """What is stored of those of the keys that are here; no text is read."""
@@ -215,6 +239,7 @@ class Ledger:
     @property
     def index(self) -> Index:
         """For those who look after the ledger."""
+        self._take_up_own()
         return self._index
 
     def replace_segments(self, new: Sequence[Path]) -> None:
@@ -240,8 +265,7 @@ class Ledger:
             self._writer = Writer(self._segments)
 
     def __len__(self) -> int:
-        with self._guard:
-            return self._index.count()
+        return self._indexed(Index.count)
 
 
 def row_of(record: Mapping[str, Any], segment: int, offset: int, length: int) -> Row:
