@@ -84,7 +84,7 @@ def write_recipe(
     folder.mkdir(parents=True, exist_ok=True)
     write_table(folder / "tasks", Task, tasks)
     endpoint = {teacher["name"]: {"urls": [url], "max_in_flight": in_flight}}
-    machine = {"endpoints": endpoint, "ledger": str((folder / "ledger").resolve())}
+    machine = {"endpoints": endpoint, "ledger": str((folder / "ledger").resolve()), "serving": {"drain_s": 1}}
     (folder / "machine.yaml").write_text(yaml.safe_dump(machine))
     (folder / "generate.yaml").write_text(yaml.safe_dump({"teachers": [teacher], "samples_per_task": per_task}))
 
@@ -192,7 +192,7 @@ def resume_seconds(folder: Path, server: RunningStandIn) -> float:
             wait_for(process, folder)
             raise RuntimeError("generate asked for nothing")
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # SIGINT is ignored below nohup
     process.wait()
     return float(seen) - started
 
