@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -420,7 +421,10 @@ COMMAND += ["--out", "out", "--report", "report.json", "--set", "samples_per_tas
 
 def start(bench):
     environment = {**os.environ, "PYTHONPATH": str(Path(generate.__file__).parents[1])}
-    return subprocess.Popen(COMMAND, cwd=bench, env=environment, stderr=subprocess.PIPE, text=True)
+    # Under nohup, or as a background job, the tests themselves would hand on an ignored signal.
+    signals = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(COMMAND, cwd=bench, env=environment, stderr=pipe, text=True, preexec_fn=signals)
 
 
 def wait_for(condition, process):
