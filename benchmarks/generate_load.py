@@ -30,10 +30,11 @@ import yaml
 
 from benchmarks.standin import RunningStandIn, standin_process
 from benchmarks.standin.answers import made_text
+from benchmarks.standin.sums import sum_task as task
 from pipeline.config import load_config
 from pipeline.engine import key_fields, make_requests
 from pipeline.ledger import Answer, Ledger
-from pipeline.records import Task, canonical_json, content_id, prompt_id_of
+from pipeline.records import Task
 from pipeline.shards import iter_table, shard_paths, write_table
 from stages import generate
 
@@ -55,26 +56,6 @@ class Sizes:
     """Samples stored for the ratio of 20 KB to 1 KB: 2 GB of long texts."""
     turns: int = 3
     """Measurements of each for that ratio, in turns."""
-
-
-def task(n: int) -> Task:
-    """A sum to solve."""
-    messages = [{"role": "user", "content": f"What is {n} + {n}?"}]
-    reference = canonical_json({"answer": str(2 * n)})
-    return Task(
-        task_id=content_id(messages, reference),
-        prompt_id=prompt_id_of(messages),
-        source="sums",
-        source_id=str(n),
-        source_revision=None,
-        license="CC0-1.0",
-        domain="math",
-        messages=canonical_json(messages),
-        tools=None,
-        verifier="math",
-        reference=reference,
-        split="train",
-    )
 
 
 def write_recipe(

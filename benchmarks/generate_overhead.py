@@ -26,7 +26,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.generate_load import ROOT, run_bare, task, write_recipe
+from benchmarks.generate_load import ROOT, run_bare, write_recipe
+from benchmarks.standin.sums import sum_task
 from pipeline.config import Machine, load_config
 from pipeline.config.machine import Serving
 from pipeline.engine import LocalEngine, key_fields, make_requests
@@ -54,7 +55,7 @@ def prepare(folder: Path, url: str, samples: int) -> None:
     """A recipe of `samples` tasks with one sample each."""
     engine = {"type": "endpoints", "model": MODEL, "model_revision": "1"}
     sampling = {"temperature": 0.8, "max_tokens": MAX_TOKENS}
-    tasks = map(task, range(samples))
+    tasks = map(sum_task, range(samples))
     write_recipe(folder, tasks, {"name": "t", "engine": engine, "sampling": sampling}, url, CONCURRENCY, per_task=1)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.standin.sums import sum_task as task
 from pipeline.ledger.segments import unframe
-from pipeline.records import Task, canonical_json, content_id, prompt_id_of
+from pipeline.records import Task
 from pipeline.shards import sha256_of, write_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,25 +26,6 @@ SAMPLES = TASKS * EACH
 WINDOWS = [1, 2, 7, 32, 64]
 
 pytestmark = pytest.mark.proof
-
-
-def task(number):
-    messages = [{"role": "user", "content": f"What is {number} + {number}?"}]
-    reference = canonical_json({"answer": str(2 * number)})
-    return Task(
-        task_id=content_id(messages, reference),
-        prompt_id=prompt_id_of(messages),
-        source="sums",
-        source_id=str(number),
-        source_revision=None,
-        license="CC0-1.0",
-        domain="math",
-        messages=canonical_json(messages),
-        tools=None,
-        verifier="math",
-        reference=reference,
-        split="train",
-    )
 
 
 class Server:

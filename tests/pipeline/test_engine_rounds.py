@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.standin import Fault
+from benchmarks.standin.sums import sum_task as task
 from pipeline.config import Machine
 from pipeline.engine import lane as lanes
 from pipeline.engine.rounds import Attempts, Found, GiveUp, Target, hopeless, run_rounds
@@ -16,28 +17,8 @@ from pipeline.engine.sampling import Sampler
 from pipeline.engine.settings import Budget, Teacher
 from pipeline.errors import UserError
 from pipeline.ledger import Ledger
-from pipeline.records import Sample, Task, canonical_json, content_id, prompt_id_of
+from pipeline.records import Sample
 from tests.standin import StandIn, serving
-
-
-def task(number, domain="math"):
-    messages = [{"role": "user", "content": f"What is {number} + {number}?"}]
-    reference = canonical_json({"answer": str(2 * number)})
-    return Task(
-        task_id=content_id(messages, reference),
-        prompt_id=prompt_id_of(messages),
-        source="sums",
-        source_id=str(number),
-        source_revision=None,
-        license="CC0-1.0",
-        domain=domain,
-        messages=canonical_json(messages),
-        tools=None,
-        verifier="math",
-        reference=reference,
-        split="train",
-    )
-
 
 TASKS = [task(number) for number in range(300)]
 
@@ -197,7 +178,7 @@ def test_a_lost_attempt_is_left_out_and_the_target_is_still_reached(tmp_path):
 
 
 def test_each_task_is_asked_of_the_first_teacher_of_its_domain_and_one_of_none_is_named(tmp_path):
-    tasks = [task(number, "math" if number % 2 else "code") for number in range(20)]
+    tasks = [task(number, domain="math" if number % 2 else "code") for number in range(20)]
     with serving(StandIn(text=right_in(1.0))) as one, serving(StandIn(text=right_in(1.0))) as other:
         with Ledger(tmp_path / "ledger") as ledger:
             with sampler_of(one, ledger, tmp_path, name="a", domains=["math"]) as math:

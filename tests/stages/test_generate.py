@@ -16,34 +16,16 @@ import yaml
 from aiohttp import web
 
 from benchmarks.standin import Fault, Rule
+from benchmarks.standin.sums import sum_task as task
 from pipeline.config import load_config
 from pipeline.engine import Teacher, fleet, key_fields, lane, make_requests, sampling
 from pipeline.engine.replica import RunningServer
 from pipeline.errors import UserError
-from pipeline.records import Sample, Task, canonical_json, content_id, prompt_id_of
+from pipeline.records import Sample, Task, canonical_json
 from pipeline.shards import iter_table, write_table
 from stages import generate
 from tests.standin import StandIn, serving
 from tests.tiny_models import chatml_tokenizer
-
-
-def task(i, split="train"):
-    messages = [{"role": "user", "content": f"What is {i} + {i}?"}]
-    reference = canonical_json({"answer": str(2 * i)})
-    return Task(
-        task_id=content_id(messages, reference),
-        prompt_id=prompt_id_of(messages),
-        source="sums",
-        source_id=str(i),
-        source_revision=None,
-        license="CC0-1.0",
-        domain="math",
-        messages=canonical_json(messages),
-        tools=None,
-        verifier="math",
-        reference=reference,
-        split=split,
-    )
 
 
 @pytest.fixture
