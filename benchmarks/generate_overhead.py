@@ -76,7 +76,7 @@ def write_bodies(folder: Path, seed: int, samples: int) -> Path:
 def measured_stage(cpu_file: Path, words: Sequence[str]) -> int:
     """Run the stage in this process and note the CPU seconds of its sampling."""
     from pipeline.cli.main import main as command_line
-    from pipeline.engine import fleet, sampling  # noqa: F401 - imported before the clock starts
+    from pipeline.engine import fleet, loop, sampling  # noqa: F401 - imported before the clock starts
 
     plain = sampling.Sampler.ask
 

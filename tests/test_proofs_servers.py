@@ -69,11 +69,13 @@ def check(project, engine):
 
 
 def kill_one_in_the_middle(project, run, engine):
+    log = Path(project.folder / f"{engine}.log")
+    # One that dies while it still loads is given up and not started again.
+    wait_for(lambda: log.read_text().count("ready after") == 2, 900, run)
     wait_for(lambda: ledger_rows(project, f"ledger-{engine}") >= 20, 900, run)
     servers = api_servers(project)
     assert len(servers) == 2
     os.kill(servers[0].pid, signal.SIGKILL)
-    log = Path(project.folder / f"{engine}.log")
     assert run.wait(timeout=900) == 0, log.read_text()[-4000:]
 
 

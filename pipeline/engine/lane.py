@@ -12,7 +12,8 @@ from pipeline.engine.replica import Replica
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 READ_EVERY_S = 5.0
-"""vLLM's metrics are a text of a hundred kilobytes: read every second they were half of the client's CPU."""
+"""Of a server that gives no answers. vLLM's metrics are a text of a hundred kilobytes: read every second they were half
+of the client's CPU."""
 _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
 _COUNTER_LINE = re.compile(rf"^({'|'.join(_COUNTERS)})(?:\{{.*\}})? (\S+)", re.MULTILINE)
 

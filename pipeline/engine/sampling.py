@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.chat.parse import special_tokens
 from pipeline.config import Machine
 from pipeline.engine.assemble import sample_of
-from pipeline.engine.loop import event_loop
 from pipeline.engine.prompts import PromptLengths
 from pipeline.engine.requests import (
     Request,
@@ -131,6 +130,8 @@ class Sampler:
             first = next((wanted for wanted in missing if wanted is not None), None)
             if first is not None:
                 with status:
+                    from pipeline.engine.loop import event_loop
+
                     self._runner = self._runner or event_loop()
                     self._runner.run(self._ask_missing(first, missing, status))
             elif number == 0 and total:

@@ -27,7 +27,7 @@ from pipeline.work import one_writer
 
 Result = TypeVar("Result")
 _BLOCK = 2_000  # lines taken into the index together
-_TAKE_UP_S = 1.0  # how long readers may wait for what was put
+_TAKE_UP_S = 10.0  # how long readers may wait for what was put
 
 
 class Ledger:

@@ -239,7 +239,7 @@ def test_damaged_answers_are_asked_again_and_the_output_is_whole(bench, monkeypa
 
 
 def test_a_budget_ends_the_run_in_order_and_the_next_one_goes_on(bench):
-    with serving(StandIn(delay_s=0.01)) as server:
+    with serving(StandIn(delay_s=0.05)) as server:
         use_server(bench, server.url)
         report, samples = run(bench, "out", "budget.output_tokens=60")
         assert report["budget_reached"] is True and 60 <= report["received_tokens"] < 240
