@@ -38,9 +38,8 @@ from pipeline.shards import write_sifted
 from pipeline.sources import CollectedFile, Found, iter_collected
 from pipeline.sources.conversations import BadConversation, read_conversation
 from pipeline.sources.fields import REFERENCE_TYPES, explain, named_fields
-from pipeline.verdicts import judge_samples
+from pipeline.verdicts import Judge
 from pipeline.verify import Limits
-from pipeline.work import progress_folder
 
 INPUTS: Mapping[str, str] = {"sources": "folder of the files that `sources.*.path` names"}
 
@@ -168,7 +167,7 @@ def make_traces(records: Iterable[Found[CollectedFile]]) -> Iterator[Answered | 
         yield made
 
 
-def judge(config: Config, made: Iterable[Answered | Rejected], folder: Path) -> dict[str, Verdict]:
+def judge(config: Config, made: Iterable[Answered | Rejected]) -> dict[str, Verdict]:
     """Verdicts by trace id of the traces whose task has a reference."""
     tasks: dict[str, Task] = {}
     samples: list[Sample] = []
@@ -191,8 +190,9 @@ def judge(config: Config, made: Iterable[Answered | Rejected], folder: Path) -> 
                 seed=0,
             )
         )
-    verdicts = judge_samples(tasks, samples, config.limits, folder, load_machine().workers)
-    return {verdict.sample_id: verdict for verdict in verdicts}
+    with Judge(config.limits, load_machine()) as verifiers:
+        found = verifiers.verdicts(lambda ids: tasks, samples, len(samples))
+        return {verdict.sample_id: verdict for _, verdict in found}
 
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
@@ -201,7 +201,7 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     def made() -> Iterator[Answered | Rejected]:
         return make_traces(itertools.islice(iter_collected(config.sources, inputs["sources"]), config.limit))
 
-    verdicts = judge(config, made(), progress_folder(output))
+    verdicts = judge(config, made())
     counts: Counter[str] = Counter()
 
     def judged() -> Iterator[Trace | Rejected]:

@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task, Verdict
 from pipeline.shards import iter_table, write_table
-from pipeline.verdicts import judge_samples
+from pipeline.verdicts import Judge
 from pipeline.verify import Limits
 from pipeline.work import progress_folder
 
@@ -86,7 +86,8 @@ def answer_and_judge(
         raise UserError(f"{len(sampler.lost)} of {len(tasks)} answers of {name} could not be had; the first: {why}")
     write_table(output / name, Sample, samples)
     by_id = {task.task_id: task for task in tasks}
-    verdicts = list(judge_samples(by_id, samples, config.limits, progress_folder(output), machine.workers))
+    with Judge(config.limits, machine) as judge:
+        verdicts = [verdict for _, verdict in judge.verdicts(lambda ids: by_id, samples, len(samples))]
     write_table(output / name, Verdict, verdicts)
     return [verdict.verdict == "pass" for verdict in verdicts], sampler.counts
 

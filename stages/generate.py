@@ -22,13 +22,13 @@ from pathlib import Path
 from pipeline.config import Machine, load_machine
 from pipeline.engine import Sampler, Teacher
 from pipeline.engine.manifest import generation_manifest
-from pipeline.engine.rounds import run_rounds
+from pipeline.engine.rounds import collect_set, run_rounds
 from pipeline.engine.wanted import Wanted
 from pipeline.errors import UserError
 from pipeline.ledger import Ledger
 from pipeline.records import Report, Sample, Task
 from pipeline.shards import iter_columns, iter_table, write_json, write_table
-from pipeline.verdicts import judge_samples
+from pipeline.verdicts import Judge
 from pipeline.work import progress_folder
 
 INPUTS = {"tasks": "output of the stage tasks"}
@@ -126,7 +126,7 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
         if config.target is None:
             counts = ask_fixed(config, tasks, domains, samplers, output)
         else:
-            counts, extra = ask_until(config, tasks, samplers, output, machine, folder)
+            counts, extra = ask_until(config, tasks, samplers, output, machine)
     write_json(output / "generation.json", generation_manifest(samplers))
     report = summarise(domains.total(), samplers, counts) | extra
     check_lost(config, samplers)
@@ -139,22 +139,16 @@ def ask_until(
     samplers: Sequence[Sampler],
     output: Path,
     machine: Machine,
-    folder: Path,
 ) -> tuple[Counter[str], Report]:
     """Rounds until the target is met; writes the samples and counts them."""
     assert config.target is not None
-
-    def passes(asked: Mapping[str, Task], samples: Sequence[Sample]) -> list[bool]:
-        verdicts = judge_samples(asked, samples, config.limits, folder, machine.workers)
-        return [verdict.verdict == "pass" for verdict in verdicts]
-
     counts: Counter[str] = Counter()
-    with ExitStack() as servers:
+    with Judge(config.limits, machine) as judge, ExitStack() as servers:
         for sampler in samplers:
             sampler.explain_change(partial(_own, sampler, tasks), range(config.target.tries))
             servers.enter_context(sampler)
-        found = run_rounds(tasks, samplers, config.target, passes)
-        write_table(output, Sample, count_outcomes(found.samples(), counts))
+        found = run_rounds(tasks, samplers, config.target, judge.passes)
+        write_table(output, Sample, count_outcomes(collect_set(found, tasks(), samplers), counts))
     return counts, found.report()
 
 

@@ -9,18 +9,18 @@ A sample that is not complete fails with its outcome as the reason. Untrusted pr
 machine left undecided is tried once more at the end, with nothing beside it.
 """
 
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from pipeline.config import StageConfig, load_machine
 from pipeline.errors import UserError
 from pipeline.records import Report, Sample, Task, Verdict
-from pipeline.shards import iter_table, write_table
-from pipeline.verdicts import judge_samples
+from pipeline.shards import iter_table, read_manifest, write_table
+from pipeline.verdicts import Judge, TasksInStep
 from pipeline.verify import Limits
-from pipeline.work import progress_folder
 
 INPUTS: Mapping[str, str] = {
     "tasks": "tasks with the references that decide right or wrong",
@@ -35,15 +35,22 @@ class Config(StageConfig):
     """What judging one answer may cost; past it the verdict is `unknown` or `fail`, as each verifier says."""
 
 
-def summarise(domains: Mapping[str, str], verdicts: Iterable[Verdict]) -> Report:
+def count(judged: Iterable[tuple[Task, Verdict]], counts: Counter[tuple[str, str, str]]) -> Iterator[Verdict]:
+    """Pass verdicts through, counting (domain, verdict, reason)."""
+    for task, verdict in judged:
+        counts[task.domain, verdict.verdict, verdict.reason] += 1
+        yield verdict
+
+
+def summarise(counts: Mapping[tuple[str, str, str], int]) -> Report:
     """Flat counts of verdicts and reasons, and the pass rate of each domain among its decided samples."""
     by_verdict: Counter[str] = Counter()
     by_reason: Counter[str] = Counter()
     by_domain: Counter[tuple[str, str]] = Counter()
-    for verdict in verdicts:
-        by_verdict[verdict.verdict] += 1
-        by_reason[verdict.reason] += 1
-        by_domain[domains[verdict.sample_id], verdict.verdict] += 1
+    for (domain, verdict, reason), number in counts.items():
+        by_verdict[verdict] += number
+        by_reason[reason] += number
+        by_domain[domain, verdict] += number
     report: Report = {"samples": by_verdict.total()}
     report.update({name: by_verdict[name] for name in ("pass", "fail", "unknown")})
     report.update({f"reason_{name}": count for name, count in sorted(by_reason.items())})
@@ -57,16 +64,16 @@ def summarise(domains: Mapping[str, str], verdicts: Iterable[Verdict]) -> Report
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Judge all samples; restartable, and equal for any number of workers."""
-    tasks = {task.task_id: task for task in iter_table(inputs["tasks"], Task)}
-    samples = list(islice(iter_table(inputs["samples"], Sample), config.limit))
-    workers = load_machine().workers
-    write_table(output, Verdict, judge_samples(tasks, samples, config.limits, progress_folder(output), workers))
-    domains = {sample.sample_id: tasks[sample.task_id].domain for sample in samples}
-    report = summarise(domains, iter_table(output, Verdict))
+    tasks, counts = TasksInStep(inputs["tasks"]), Counter[tuple[str, str, str]]()
+    total = min(read_manifest(inputs["samples"], "samples").rows, config.limit or sys.maxsize)
+    samples = islice(iter_table(inputs["samples"], Sample), config.limit)
+    with Judge(config.limits, load_machine()) as judge:
+        write_table(output, Verdict, count(judge.verdicts(tasks.find, samples, total), counts))
+    report = summarise(counts)
     num_unknown = int(report["unknown"])
-    if num_unknown > config.max_rejected * len(samples):
+    if num_unknown > config.max_rejected * total:
         raise UserError(
-            f"verify: {num_unknown} of {len(samples)} verdicts are `unknown`, more than max_rejected = "
+            f"verify: {num_unknown} of {total} verdicts are `unknown`, more than max_rejected = "
             f"{config.max_rejected} allows; see their reasons: "
             + ", ".join(f"{key.removeprefix('reason_')} {n}" for key, n in report.items() if key.startswith("reason_"))
         )

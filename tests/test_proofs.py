@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import time
 
 import psutil
@@ -42,6 +43,16 @@ def ledger_rows(project, ledger="ledger"):
     files = (project.folder / f".work/{ledger}/segments").glob("*.jsonl")
     lines = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
     return sum(line[9:18] == b'{"answer"' and line.endswith(b"\n") for line in lines)
+
+
+def verdict_rows(project):
+    """Verdicts in the store."""
+    file = project.folder / ".work/verdicts/verdicts.sqlite"
+    if not file.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(file, timeout=60)) as db, contextlib.suppress(sqlite3.OperationalError):
+        return int(db.execute("SELECT COUNT(*) FROM judgements").fetchone()[0])
+    return 0
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,7 @@ def rows_of(project, output):
 )
 def test_a_stage_killed_with_dvc_finishes_on_the_next_run_with_the_same_rows(finished, stage, target, output):
     before, report = rows_of(finished, output), finished.report(output)
+    shutil.rmtree(finished.folder / ".work/verdicts", ignore_errors=True)
     again = ["repro", "--force", "--single-item", "--no-run-cache", f"configs/smoke/dvc.yaml:{target}"]
     run = finished.start(*again)
 
@@ -164,12 +176,13 @@ def test_a_config_changed_after_a_kill_mixes_nothing_of_the_killed_run_in(
     config = finished.folder / f"configs/smoke/{stage}.yaml"
     untouched = config.read_text()
     change(finished, stage, **before)
-    shutil.rmtree(finished.folder / ".work/ledger", ignore_errors=True)
+    for store in ("ledger", "verdicts"):
+        shutil.rmtree(finished.folder / ".work" / store, ignore_errors=True)
     again = ["repro", "--force", "--single-item", "--no-run-cache", f"configs/smoke/dvc.yaml:{target}"]
     run = finished.start(*again)
     done = {
         "generate": lambda: ledger_rows(finished) >= 10,
-        "verify": lambda: [p for p in progress_of(finished, place) if p.suffix == ".json"],
+        "verify": lambda: verdict_rows(finished) > 0,
         "sft": lambda: [p for p in progress_of(finished, place) if list(p.rglob("checkpoint-*"))],
     }[stage]
     wait_for(done, 600, run)
@@ -187,6 +200,7 @@ def test_a_config_changed_after_a_kill_mixes_nothing_of_the_killed_run_in(
             assert kept >= 10 and report["reused"] == 0
             assert report["requests_sent"] == report["requested"]
             assert ledger_rows(finished) == kept + report["requested"]
+        shutil.rmtree(finished.folder / ".work/verdicts", ignore_errors=True)
         shutil.rmtree(finished.folder / ".work/smoke" / place)
         finished.dvc(*again)  # from nothing, and for generate from the same ledger
         assert rows_of(finished, place) == rows

@@ -122,6 +122,10 @@ def _told(name: str, action: Callable[[], int]) -> int:
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script's background job ignores Ctrl-C, and so do we; asyncio ends in order only where it can be caught.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup dvc repro` is meant to outlive its terminal
             signal.signal(number, stop)

@@ -139,6 +139,8 @@ class Machine(StrictModel):
     """Dask worker processes for CPU work, one thread each."""
     ledger: Path = Path(".work/ledger")
     """Folder of the sample ledger; put it on a shared disk to share finished samples."""
+    verdicts: Path = Path(".work/verdicts")
+    """Folder of the verdicts known so far, by content."""
     serving: Serving = Serving()
     training: Training = Training()
     endpoints: dict[str, Endpoint] = Field(default_factory=dict)

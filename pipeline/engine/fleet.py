@@ -1,9 +1,7 @@
 """One queue of requests over many servers that may be slow, busy, stuck or dead.
 
 Each request goes to the free server with the fewest outstanding tokens. A server that asks for patience is left alone
-for a while and then tried with less; one that ends or makes no token is started again, and what it was working on is
-queued once more. A health endpoint answers 200 over a dead engine (vllm-project/vllm#39863), so tokens alone count:
-those under /metrics, and where a server has none, those of the stream.
+for a while and then tried with less; what a server that died was working on is queued once more (see watch.py).
 """
 
 import asyncio
@@ -19,14 +17,12 @@ import aiohttp
 
 from pipeline.config import Serving
 from pipeline.engine.client import REQUEST_TIMEOUT_S, Ask, Busy, Failed, Refused, Target, Unreached, ask
-from pipeline.engine.lane import LONGEST_PAUSE_S, READ_EVERY_S, Lane
+from pipeline.engine.lane import LONGEST_PAUSE_S, Lane
 from pipeline.engine.replica import Replica, RunningServer
+from pipeline.engine.watch import MAX_TRIES, Watcher
 from pipeline.errors import UserError
 from pipeline.ledger import Answer
-from pipeline.progress import say
 
-MAX_TRIES = 8
-"""Failures after which a request, or a server without an answer in between, is given up."""
 EVERYTHING_REFUSED = 20
 """So many refusals in a row, without one answer ever, leave a server out: no request of the run will do."""
 GATHER_S = 0.03
@@ -70,7 +66,8 @@ class Fleet:
         for lane in self.lanes:
             lane.reset()
             await asyncio.to_thread(lane.replica.start)
-        self._watchers = [asyncio.create_task(self._watch(lane)) for lane in self.lanes]
+        look = Watcher(self._session, self._patience, self._target.vllm, self._requeue, self._changed)
+        self._watchers = [asyncio.create_task(look.watch(lane)) for lane in self.lanes]
         for watcher in self._watchers:
             watcher.add_done_callback(self._note_defect)
         return self
@@ -252,64 +249,8 @@ class Fleet:
         lane.gone = f"no answer after {MAX_TRIES} tries, last {lane.problem}; what finished is kept, run again"
         return True
 
-    async def _cancel_requests(self) -> None:
-        tasks = [task for lane in self.lanes for task in lane.in_flight]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _watch(self, lane: Lane) -> None:
-        """Bring a server up, see that it makes tokens, and start it again when it does not."""
-        told = time.monotonic()
-        while True:
-            try:
-                told = await self._look_at(lane, told)
-            except UserError as error:  # it could not be started again
-                lane.gone, lane.open_at = str(error), math.inf
-                self._changed.set()
-            await asyncio.sleep(self._patience.poll_s)
-
-    async def _look_at(self, lane: Lane, told: float) -> float:
-        """One look at a server; `told` is when the user last heard of its loading."""
-        now, given = time.monotonic(), isinstance(lane.replica, RunningServer)
-        if lane.gone is None and not lane.replica.alive():
-            await self._died(lane, "ended" if lane.was_ready else "ended while loading")
-        elif lane.gone is None and not given and lane.failures >= MAX_TRIES:
-            await self._died(lane, f"failed {MAX_TRIES} times in a row, last with {lane.problem}")
-        elif lane.in_flight:
-            # An answer is progress enough; only a server that has given none for a while is asked for its tokens.
-            patience = min(READ_EVERY_S, self._patience.stall_s / 4)
-            if now - lane.progress_at > patience and now - lane.read_at > patience:
-                await lane.read_counters(self._session)
-            if lane.in_flight and time.monotonic() - lane.progress_at > self._patience.stall_s:
-                await self._died(lane, f"made no token for {self._patience.stall_s:.0f} s (serving.stall_s)")
-        elif lane.gone is not None:
-            if given and now - lane.open_at > LONGEST_PAUSE_S:
-                lane.open_at = now
-                if await lane.answers(self._session):
-                    lane.gone, lane.failures, lane.limit, lane.ready = None, 0, 1.0, True
-        elif not lane.ready:
-            if given or await lane.answers(self._session):
-                await self._is_ready(lane)
-            elif now - lane.started_at > self._patience.ready_timeout_s:
-                await self._died(lane, f"is not ready after {now - lane.started_at:.0f} s (serving.ready_timeout_s)")
-            elif now - told > 10:
-                say(f"{lane.replica.name}: still loading after {now - lane.started_at:.0f} s")
-                return now
-        return told
-
-    async def _is_ready(self, lane: Lane) -> None:
-        if self._target.vllm:
-            await lane.read_counters(self._session)
-        lane.metrics = bool(lane.metrics)
-        if not isinstance(lane.replica, RunningServer):
-            say(f"{lane.replica.name}: ready after {time.monotonic() - lane.started_at:.0f} s")
-        lane.ready = lane.was_ready = True
-        self._changed.set()
-
-    async def _died(self, lane: Lane, why: str) -> None:
-        """Queue its requests once more and start it again, or give it up."""
-        lane.ready = False
+    def _requeue(self, lane: Lane) -> int:
+        """Queue once more what a server that died was working on; how many requests that are."""
         # One that has just been answered is still listed until its task's callbacks have run.
         asks = [(task, wanted) for task, wanted in lane.in_flight.items() if not task.done()]
         for task, wanted in asks:
@@ -318,18 +259,10 @@ class Fleet:
             self._again.append(wanted)
         for key in (*lane.broken, *(wanted.key for _, wanted in asks)):
             self._deaths.setdefault(key, set()).add((lane, lane.restarts))
-        tail = lane.replica.log_tail()
-        problem = why + (f"; the end of its log:\n{tail}" if tail else "")
-        if isinstance(lane.replica, RunningServer):
-            lane.gone, lane.open_at = lane.gone or problem, max(lane.open_at, time.monotonic())
-        elif lane.gone is None and lane.was_ready and lane.restarts < self._patience.max_restarts:
-            lane.restarts += 1
-            say(f"{lane.replica.name}: {why}; starting it again, {len(asks)} of its requests are queued once more")
-            await asyncio.to_thread(lane.replica.stop)
-            await asyncio.to_thread(lane.replica.start)
-            lane.reset()
-        else:
-            lane.gone = problem
-            await asyncio.to_thread(lane.replica.stop)
-            say(f"{lane.replica.name}: given up: {why}")
-        self._changed.set()
+        return len(asks)
+
+    async def _cancel_requests(self) -> None:
+        tasks = [task for lane in self.lanes for task in lane.in_flight]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

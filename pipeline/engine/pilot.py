@@ -1,25 +1,23 @@
 """A pilot: some of the tasks asked and verified as the stage generate would, and how fast the servers were."""
 
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
 from pipeline.config import Machine
 from pipeline.engine.forecast import Rule, Tried, choose_pilot
 from pipeline.engine.importing import answer_of, is_after_a_cut
 from pipeline.engine.requests import Request
-from pipeline.engine.rounds import Target, hopeless, run_rounds
+from pipeline.engine.rounds import Target, collect_set, hopeless, run_rounds
 from pipeline.engine.sampling import Requests, Sampler
 from pipeline.engine.settings import EndpointEngine, Teacher
 from pipeline.engine.wanted import Wanted, asked_of
 from pipeline.errors import UserError
 from pipeline.ledger import choose
 from pipeline.records import Sample, Task
-from pipeline.verdicts import judge_samples
+from pipeline.verdicts import Judge
 
 _BLOCK = 2_000  # requests looked up together
 
@@ -128,38 +126,33 @@ class Pilot:
 
 
 def run_pilot(
-    config: Wanted, tasks: Sequence[Task], samplers: Sequence[MeasuredSampler], size: int, machine: Machine, work: Path
+    config: Wanted, tasks: Sequence[Task], samplers: Sequence[MeasuredSampler], size: int, machine: Machine
 ) -> Pilot:
-    """Ask and verify a pilot of `size` tasks; `work` takes what the verifiers leave. Raises UserError if nothing came.
+    """Ask and verify a pilot of `size` tasks. Raises UserError if nothing came.
 
     Every sample goes through the ledger, and is one that the stage asks for as well.
     """
     chosen_ids = choose_pilot({task.task_id: task.domain for task in tasks}, size, config.seed)
     chosen = [task for task in tasks if task.task_id in chosen_ids]
-    with tempfile.TemporaryDirectory(dir=work, prefix="verdicts-") as folder:
-
-        def passes(asked: Mapping[str, Task], samples: Sequence[Sample]) -> list[bool]:
-            verdicts = judge_samples(asked, samples, config.limits, Path(folder), machine.workers)
-            return [verdict.verdict == "pass" for verdict in verdicts]
-
-        teachers = [sampler.teacher for sampler in samplers]
-        own = [o for _, o in asked_of(teachers, chosen, first_only=config.target is not None)]
+    teachers = [sampler.teacher for sampler in samplers]
+    own = [o for _, o in asked_of(teachers, chosen, first_only=config.target is not None)]
+    with Judge(config.limits, machine) as judge:
         if config.target is None:
             samples: list[Sample] = []
             for sampler, tasks_of_it in zip(samplers, own, strict=True):
                 with sampler:  # one teacher's servers at a time, as in the stage: two may not fit
                     sampler.warm_up(tasks_of_it, [0])
                     samples += sampler.ask_and_collect(tasks_of_it, range(config.samples_per_task))
-            passed = passes({task.task_id: task for task in chosen}, samples)
+            passed = judge.passes({task.task_id: task for task in chosen}, samples)
         else:
             with ExitStack() as servers:
                 for sampler, tasks_of_it in zip(samplers, own, strict=True):
                     servers.enter_context(sampler)
                     sampler.warm_up(tasks_of_it, [0])  # an attempt that the stage makes in any case
                 without_end = config.target.model_copy(update={"rows": None, "tokens": None})
-                attempts = run_rounds(lambda: chosen, samplers, without_end, passes).attempts
-            samples = [sample for one in attempts for sample in one.samples]
-            passed = [right for one in attempts for right in one.passed]
+                found = run_rounds(lambda: chosen, samplers, without_end, judge.passes)
+            samples = list(collect_set(found, chosen, samplers))
+            passed = [one.right for attempts in found.attempts for one in attempts.tries]
     if not samples:
         why = "\n".join(f"  {reason}" for sampler in samplers for reason in list(sampler.lost.values())[:3])
         raise UserError(f"the pilot got no sample, so there is nothing to forecast from\n{why}".rstrip())

@@ -18,18 +18,31 @@ from pipeline.errors import UserError
 from pipeline.progress import say
 from pipeline.records import Report, Sample, Task
 
-_WINDOW = 10_000  # tasks in memory at most
+_WINDOW, _BLOCK = 10_000, 500  # tasks in memory at most, and assembled at a time
 Passes = Callable[[Mapping[str, Task], Sequence[Sample]], Sequence[bool]]
 """Judges samples of tasks (by task_id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One attempt at a task."""
+
+    index: int
+    tokens: int
+    """Output tokens."""
+    right: bool
 
 
 @dataclass(slots=True)
 class Attempts:
     """What is known of one task."""
 
-    task: Task
-    samples: list[Sample] = field(default_factory=list)
-    passed: list[bool] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def right(self) -> int:
+        """Passing attempts."""
+        return sum(one.right for one in self.tries)
 
 
 class GiveUp(StrictModel):
@@ -57,10 +70,10 @@ class Target(StrictModel):
 
     def is_open(self, attempts: Attempts) -> bool:
         """Whether a task gets one more attempt."""
-        right = sum(attempts.passed)
-        if right >= self.passing or len(attempts.passed) >= self.tries:
+        right, made = attempts.right, len(attempts.tries)
+        if right >= self.passing or made >= self.tries:
             return False
-        return self.give_up is None or not hopeless(right, len(attempts.passed) - right, self.give_up)
+        return self.give_up is None or not hopeless(right, made - right, self.give_up)
 
 
 def hopeless(right: int, wrong: int, rule: GiveUp) -> bool:
@@ -72,34 +85,45 @@ def hopeless(right: int, wrong: int, rule: GiveUp) -> bool:
 
 @dataclass(slots=True)
 class Found:
-    """The tasks that were tried, in order, and how far the set goes."""
+    """The tasks that were tried, in order, and how far the set goes. No text is held: the ledger has it."""
 
     target: Target
     attempts: list[Attempts] = field(default_factory=list)
     exhausted: bool = False
     """No task, or no budget, was left before the target was reached."""
+    made: int = 0
+    """Attempts in all."""
+    passing: int = 0
+    """Passing ones among them."""
+    spent: int = 0
+    """Output tokens of all attempts."""
 
-    def samples(self) -> Iterator[Sample]:
-        """The set: samples by task and index, up to the row or token that ends it."""
+    def add(self, attempts: Attempts, one: Try) -> None:
+        """Note one more attempt."""
+        attempts.tries.append(one)
+        self.made += 1
+        self.passing += one.right
+        self.spent += one.tokens
+
+    def chosen(self) -> Iterator[list[Try]]:
+        """The set: of each task that was tried the attempts in it, up to the row or token that ends it."""
         rows = tokens = 0
+        ended = False
         for attempts in self.attempts:
-            for sample, right in zip(attempts.samples, attempts.passed, strict=True):
-                tokens += sample.num_output_tokens
-                if self.target.tokens is not None and tokens > self.target.tokens:
-                    return
-                yield sample
-                rows += right
-                if self.target.rows is not None and rows >= self.target.rows:
-                    return
+            kept: list[Try] = []
+            for one in attempts.tries:
+                tokens += one.tokens
+                ended = ended or (self.target.tokens is not None and tokens > self.target.tokens)
+                if ended:
+                    break
+                kept.append(one)
+                rows += one.right
+                ended = self.target.rows is not None and rows >= self.target.rows
+            yield kept
 
     def rows(self) -> int:
         """Passing samples in the set."""
-        in_set = {sample.sample_id for sample in self.samples()}
-        return sum(
-            right and sample.sample_id in in_set
-            for attempts in self.attempts
-            for sample, right in zip(attempts.samples, attempts.passed, strict=True)
-        )
+        return sum(one.right for kept in self.chosen() for one in kept)
 
     def reached(self) -> bool:
         """Whether the set is what was wanted: its rows, or else its tokens, or else all tasks."""
@@ -107,20 +131,15 @@ class Found:
             return self.rows() >= self.target.rows
         return not self.exhausted
 
-    def passing(self) -> int:
-        """Passing samples among all that were asked."""
-        return sum(sum(attempts.passed) for attempts in self.attempts)
-
     def enough(self) -> bool:
         """Whether the set has reached its rows or tokens."""
-        if self.target.rows is not None and self.passing() >= self.target.rows:
+        if self.target.rows is not None and self.passing >= self.target.rows:
             return True
-        spent = sum(sample.num_output_tokens for attempts in self.attempts for sample in attempts.samples)
-        return self.target.tokens is not None and spent > self.target.tokens
+        return self.target.tokens is not None and self.spent > self.target.tokens
 
     def report(self) -> Report:
         """Flat numbers of the target."""
-        served = sum(sum(attempts.passed) >= self.target.passing for attempts in self.attempts)
+        served = sum(attempts.right >= self.target.passing for attempts in self.attempts)
         return {
             "tasks_tried": len(self.attempts),
             "tasks_with_enough": served,
@@ -133,11 +152,11 @@ class Found:
         wanted = _WINDOW
         tried = len(self.attempts)
         if self.target.rows is not None:
-            each = max(self.passing(), 1) / tried if tried else self.target.passing
-            wanted = min(wanted, math.ceil((self.target.rows - self.passing()) / each))
+            each = max(self.passing, 1) / tried if tried else self.target.passing
+            wanted = min(wanted, math.ceil((self.target.rows - self.passing) / each))
         if self.target.tokens is not None:
-            spent = sum(sample.num_output_tokens for attempts in self.attempts for sample in attempts.samples)
-            wanted = min(wanted, math.ceil((self.target.tokens - spent) * tried / max(spent, 1)) if tried else 64)
+            left = self.target.tokens - self.spent
+            wanted = min(wanted, math.ceil(left * tried / max(self.spent, 1)) if tried else 64)
         return max(1, wanted)
 
 
@@ -149,16 +168,16 @@ def run_rounds(
     """
     found, remaining = Found(target), iter(tasks())
     while not found.enough():
-        window = [Attempts(task) for task in islice(remaining, found.next_window())]
+        window = [(task, Attempts()) for task in islice(remaining, found.next_window())]
         if not window:
             found.exhausted = target.rows is not None or target.tokens is not None
             break
-        found.attempts += window
+        found.attempts += [attempts for _, attempts in window]
         for index in range(target.tries):
-            open_tasks = [attempts for attempts in window if target.is_open(attempts)]
+            open_tasks = [(task, attempts) for task, attempts in window if target.is_open(attempts)]
             if not open_tasks or any(sampler.budget_reached for sampler in samplers):
                 break
-            _attempt(open_tasks, samplers, index, passes)
+            _attempt(found, open_tasks, samplers, index, passes)
             _tell(found, index)
         if any(sampler.budget_reached for sampler in samplers):
             found.exhausted = not found.enough()
@@ -170,22 +189,47 @@ def run_rounds(
 
 def _tell(found: Found, index: int) -> None:
     """One line after each round: what has passed so far."""
-    judged, right = sum(len(attempts.passed) for attempts in found.attempts), found.passing()
     wanted = "" if found.target.rows is None else f" of {found.target.rows} wanted"
-    say(f"target: attempt {index + 1}: {right} samples pass{wanted}, {right / max(judged, 1):.0%} of {judged}")
+    share = found.passing / max(found.made, 1)
+    say(f"target: attempt {index + 1}: {found.passing} samples pass{wanted}, {share:.0%} of {found.made}")
 
 
-def _attempt(open_tasks: Sequence[Attempts], samplers: Sequence[Sampler], index: int, passes: Passes) -> None:
+def _attempt(
+    found: Found, open_tasks: Sequence[tuple[Task, Attempts]], samplers: Sequence[Sampler], index: int, passes: Passes
+) -> None:
     """One more attempt at each task."""
-    samples: list[Sample] = []
+    by_id = {task.task_id: (task, attempts) for task, attempts in open_tasks}
     for sampler in samplers:
-        own = [attempts.task for attempts in open_tasks if teacher_of(attempts.task, samplers) is sampler]
-        samples += sampler.ask_and_collect(own, [index])
-    by_task = {attempts.task.task_id: attempts for attempts in open_tasks}
-    judged = passes({task_id: attempts.task for task_id, attempts in by_task.items()}, samples)
-    for sample, right in zip(samples, judged, strict=True):
-        by_task[sample.task_id].samples.append(sample)
-        by_task[sample.task_id].passed.append(right)
+        own = {task.task_id: task for task, _ in open_tasks if teacher_of(task, samplers) is sampler}
+        samples = sampler.ask_and_collect(list(own.values()), [index])
+        judged = passes(own, samples)
+        sampler.note_verdicts(len(judged), sum(judged))
+        for sample, right in zip(samples, judged, strict=True):
+            found.add(by_id[sample.task_id][1], Try(index, sample.num_output_tokens, right))
+
+
+def collect_set(found: Found, tasks: Iterable[Task], samplers: Sequence[Sampler]) -> Iterator[Sample]:
+    """The samples of the set by task and index, read from the ledger; `tasks` as they were given to `run_rounds`.
+
+    Raises UserError where an answer was damaged after it had been judged.
+    """
+    pairs = zip(tasks, found.chosen(), strict=False)
+    while block := list(islice(pairs, _BLOCK)):
+        wanted = {(task.task_id, one.index) for task, kept in block for one in kept}
+        indices = sorted({index for _, index in wanted})
+        by_task: dict[str, list[Sample]] = {}
+        for sampler in samplers:
+            own = [task for task, kept in block if kept and teacher_of(task, samplers) is sampler]
+            requests = (r for r in sampler.requests(own, indices) if (r.task.task_id, r.index) in wanted)
+            for sample in sampler.collect(requests):
+                by_task.setdefault(sample.task_id, []).append(sample)
+        if sum(map(len, by_task.values())) != len(wanted):
+            raise UserError(
+                "the ledger: an answer was damaged after it had been judged (`warmstart ledger verify` names the "
+                "file); the same command asks for it again"
+            )
+        for task, _ in block:
+            yield from by_task.get(task.task_id, ())
 
 
 def teacher_of(task: Task, samplers: Sequence[Sampler]) -> Sampler:

@@ -90,6 +90,7 @@ class Sampler:
     _fleet: "Fleet | None" = None
     _waiting: set[bytes] = field(default_factory=set)
     _started: float = 0.0
+    _status: Status | None = None
 
     def __post_init__(self) -> None:
         self.model = model_folder(self.teacher, self.given_model)
@@ -125,7 +126,7 @@ class Sampler:
             return
         # A sample that was cut is met again by the second pass, with the larger limit.
         for number in range(len(self.teacher.limits)):
-            status = Status(self.teacher.name, total)
+            status = self._status = Status(self.teacher.name, total, self._status)
             missing = self._missing(requests(), status)
             first = next((wanted for wanted in missing if wanted is not None), None)
             if first is not None:
@@ -268,6 +269,13 @@ class Sampler:
             if not self.damaged:
                 break
         return samples
+
+    def note_verdicts(self, judged: int, right: int) -> None:
+        """Take up what verifiers said of samples, for those who watch the run."""
+        if self._status is not None:
+            self._status.judged += judged
+            self._status.right += right
+            self._status.write()
 
     def explain_change(self, tasks: Callable[[], Iterable[Task]], indices: Iterable[int]) -> None:
         """Say which key field differs from the teacher's last run, and how many samples that run would have spared."""

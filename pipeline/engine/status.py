@@ -22,8 +22,11 @@ _EVERY_S = 5.0
 class Status:
     """Counts of one sampling pass. A context manager while requests are out."""
 
-    def __init__(self, teacher: str, total: int) -> None:
+    def __init__(self, teacher: str, total: int, last: "Status | None" = None) -> None:
         self.teacher, self.total = teacher, total
+        self.judged: int = last.judged if last else 0
+        self.right: int = last.right if last else 0
+        """Samples that verifiers have looked at, and passed, over all passes of a run."""
         self.reused = self.settled = self.received = 0
         self.prompt_tokens = self.output_tokens = 0
         self.outcomes: Counter[str] = Counter()
@@ -65,6 +68,8 @@ class Status:
         cut = self.outcomes["length"]
         if cut:
             note += f", {cut} cut"
+        if self.judged:
+            note += f", {self.right / self.judged:.0%} passed so far"
         if len(self.lanes) > 1:
             note += f", {sum(lane.ready for lane in self.lanes)} of {len(self.lanes)} servers"
         self._bar.advance(done - self._shown, note)
@@ -88,6 +93,8 @@ class Status:
             ("prompt_tokens_total", "counter", self.prompt_tokens),
             ("output_tokens_total", "counter", self.output_tokens),
             ("output_tokens_per_second", "gauge", round(self.output_tokens_per_s, 1)),
+            ("samples_judged_total", "counter", self.judged),
+            ("samples_passed_total", "counter", self.right),
         ]
         lines = []
         for name, kind, value in figures:

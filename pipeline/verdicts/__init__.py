@@ -1,5 +1,6 @@
-"""Judge samples on the cluster: join with tasks, cut into chunks, keep each finished chunk, give verdicts in order."""
+"""Judge samples on the cluster: joined with tasks, each verdict kept by content, given in order."""
 
-from pipeline.verdicts.chunks import judge_samples
+from pipeline.verdicts.judging import Judge
+from pipeline.verdicts.tasks import TasksInStep
 
-__all__ = ["judge_samples"]
+__all__ = ["Judge", "TasksInStep"]

@@ -5,7 +5,17 @@ judge_items([Item("k", "math", "The answer is 12.", "complete", {"answer": "12"}
 """
 
 from pipeline.verify.judge import VERIFIERS, judge_items, judge_once
-from pipeline.verify.judgement import RETRY_REASONS, Item, Judgement
+from pipeline.verify.judgement import MACHINE_REASONS, RETRY_REASONS, Item, Judgement
 from pipeline.verify.limits import Limits, MathLimits
 
-__all__ = ["RETRY_REASONS", "VERIFIERS", "Item", "Judgement", "Limits", "MathLimits", "judge_items", "judge_once"]
+__all__ = [
+    "MACHINE_REASONS",
+    "RETRY_REASONS",
+    "VERIFIERS",
+    "Item",
+    "Judgement",
+    "Limits",
+    "MathLimits",
+    "judge_items",
+    "judge_once",
+]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pipeline.errors import UserError
 from pipeline.verify import code, instruction, math
-from pipeline.verify.judgement import RETRY_REASONS, Item, Judgement, failed
+from pipeline.verify.judgement import RETRY_REASONS, Item, Judgement, failed, unknown
 from pipeline.verify.limits import Limits
 
 
@@ -40,8 +40,21 @@ def judge_once(items: Sequence[Item], limits: Limits) -> list[Judgement]:
             waiting[item.verifier].append(index)
     for name, indices in waiting.items():
         if indices:
-            found.update(zip(indices, VERIFIERS[name].judge([items[i] for i in indices], limits), strict=True))
+            judged = _judge_all(VERIFIERS[name], [items[i] for i in indices], limits)
+            found.update(zip(indices, judged, strict=True))
     return [found[index] for index in range(len(items))]
+
+
+def _judge_all(verifier: Verifier, items: Sequence[Item], limits: Limits) -> list[Judgement]:
+    """A verifier that fails on an answer costs this one alone its verdict."""
+    try:
+        return verifier.judge(items, limits)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - verifiers meet whatever a model wrote
+        if len(items) == 1:
+            return [unknown("verifier_error", error=type(error).__name__)]
+        return [_judge_all(verifier, [item], limits)[0] for item in items]
 
 
 def judge_items(items: Sequence[Item], limits: Limits) -> list[Judgement]:

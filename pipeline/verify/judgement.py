@@ -10,6 +10,9 @@ WALL_TIMEOUT = "wall_timeout"
 RETRY_REASONS = frozenset({WALL_TIMEOUT})
 """Reasons of `unknown` that a busy machine can cause: such an item is tried once more alone."""
 
+MACHINE_REASONS = RETRY_REASONS | {"box_failed", "crash", "verifier_error"}
+"""Reasons of `unknown` that lie in the machine or in us, so that another run may decide."""
+
 SNIPPET = 200
 """Characters of an answer or message kept as evidence."""
 

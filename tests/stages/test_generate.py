@@ -401,10 +401,10 @@ COMMAND = [sys.executable, "-m", "pipeline", "generate", "--config", "generate.y
 COMMAND += ["--out", "out", "--report", "report.json", "--set", "samples_per_task=20"]
 
 
-def start(bench):
+def start(bench, interrupt=signal.SIG_DFL):
     environment = {**os.environ, "PYTHONPATH": str(Path(generate.__file__).parents[1])}
-    # Under nohup, or as a background job, the tests themselves would hand on an ignored signal.
-    signals = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    # As a background job of a script the tests themselves would hand on an ignored signal.
+    signals = partial(signal.signal, signal.SIGINT, interrupt)
     pipe = subprocess.PIPE
     return subprocess.Popen(COMMAND, cwd=bench, env=environment, stderr=pipe, text=True, preexec_fn=signals)
 
@@ -415,16 +415,20 @@ def wait_for(condition, process):
         assert process.poll() is None
 
 
-@pytest.mark.parametrize("metrics", [True, False])
-def test_sigterm_keeps_what_is_on_its_way_and_the_next_run_asks_for_the_rest(bench, metrics):
+@pytest.mark.parametrize(
+    ("metrics", "interrupt"), [(True, signal.SIG_DFL), (False, signal.SIG_DFL), (True, signal.SIG_IGN)]
+)
+def test_sigterm_keeps_what_is_on_its_way_and_the_next_run_asks_for_the_rest(bench, metrics, interrupt):
     if not metrics:
         config = yaml.safe_load((bench / "generate.yaml").read_text())
         config["teachers"][0]["engine"]["vllm"] = False
         (bench / "generate.yaml").write_text(yaml.safe_dump(config))
     with serving(StandIn(delay_s=0.4)) as server:
         use_server(bench, server.url, max_in_flight=8)
-        process = start(bench)
+        process = start(bench, interrupt)
         wait_for(lambda: server.answered >= 8 and server.concurrent == 8, process)
+        if interrupt is signal.SIG_IGN:
+            process.send_signal(signal.SIGINT)  # means nothing to it
         process.send_signal(signal.SIGTERM)
         said = process.communicate()[1]
         assert process.returncode == 143 and "stopping: waiting" in said and "Traceback" not in said

@@ -10,7 +10,8 @@ from pipeline.config import load_config
 from pipeline.errors import UserError
 from pipeline.records import Sample, Task, Verdict, canonical_json
 from pipeline.shards import iter_table, write_table
-from pipeline.verdicts import chunks
+from pipeline.verdicts import judging
+from pipeline.verify import Judgement
 from stages import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +45,9 @@ ANSWERS = [
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Path]:
-    """150 samples: three chunks of which only the first holds costly ones."""
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """150 samples of which only the first are costly; verdicts are stored below the test's own folder."""
+    monkeypatch.chdir(tmp_path)
     samples = [sample(i, name, text, outcome) for i, (name, text, outcome, *_) in enumerate(ANSWERS)]
     samples += [sample(i, "t-math", f"The answer is {i % 3 + 11}.") for i in range(len(ANSWERS), 150)]
     write_table(tmp_path / "tasks", Task, TASKS)
@@ -105,43 +107,79 @@ def test_the_bytes_are_equal_for_one_worker_and_two(
     assert found[0] == found[1]
 
 
-def test_a_killed_run_keeps_its_finished_chunks(
+def test_a_killed_run_judges_again_only_what_no_finished_chunk_holds(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WARMSTART_MACHINE", machine(tmp_path, workers=1))
+    monkeypatch.setattr(judging, "CHUNK", 2)
+    judged: list[str] = []
+    plain, left = judging.judge_chunk, 3
+
+    def counted(chunk: judging.Chunk) -> tuple[list[Judgement], float]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        judged.extend(item.key for item in chunk.items)
+        return plain(chunk)
+
+    monkeypatch.setattr(judging, "judge_chunk", counted)
+    killed = output_folder(tmp_path, "killed")
+    with pytest.raises(KeyboardInterrupt):
+        verify.run(CONFIG, inputs, killed)
+    before, left = list(judged), 1000
+    verify.run(CONFIG, inputs, killed)
+    assert before and len(set(judged)) == len(judged)
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
     whole = output_folder(tmp_path, "whole")
     verify.run(CONFIG, inputs, whole)
-    chunks = sorted((tmp_path / "whole" / "progress").iterdir())
-    assert len(chunks) == 3
-    killed = output_folder(tmp_path, "killed")
-    progress = tmp_path / "killed" / "progress"
-    progress.mkdir()
-    for chunk in chunks[:2]:
-        (progress / chunk.name).write_bytes(chunk.read_bytes())
-    kept = {path.name: path.stat().st_mtime_ns for path in progress.iterdir()}
-    verify.run(CONFIG, inputs, killed)
     assert digests(killed) == digests(whole)
-    assert {name: (progress / name).stat().st_mtime_ns for name in kept} == kept
-    assert len(list(progress.iterdir())) == 3
 
 
-def test_other_answers_limits_or_references_never_meet_a_stored_chunk(tmp_path: Path):
-    items = list(chunks.make_items({t.task_id: t for t in TASKS}, [sample(0, "t-math", "The answer is 12.")]))
-    other_answer = list(chunks.make_items({t.task_id: t for t in TASKS}, [sample(0, "t-math", "The answer is 1.")]))
-    changed = {"t-math": task("t-math", "math", {"answer": "13"})}
-    other_reference = list(chunks.make_items(changed, [sample(0, "t-math", "The answer is 12.")]))
-    names = {
-        chunks.make_chunks(group, limits, tmp_path)[0].file.name
-        for group in (items, other_answer, other_reference)
-        for limits in (verify.Limits(), CONFIG.limits)
-    }
-    assert len(names) == 6
+def test_what_was_judged_once_is_not_judged_again(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WARMSTART_MACHINE", machine(tmp_path, workers=1))
+    first, second = output_folder(tmp_path, "first"), output_folder(tmp_path, "second")
+    verify.run(CONFIG, inputs, first)
+    monkeypatch.setattr(judging, "judge_chunk", None)  # would fail if it were called
+    verify.run(CONFIG, inputs, second)
+    assert digests(first) == digests(second)
+
+
+def test_windows_of_any_size_give_the_same_bytes(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WARMSTART_MACHINE", machine(tmp_path, workers=1))
+    found = []
+    for size in (1, 7, 8192):
+        monkeypatch.setattr(judging, "WINDOW", size)
+        output = output_folder(tmp_path, f"window-{size}")
+        found.append((verify.run(CONFIG, inputs, output), digests(output)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_other_answers_limits_or_references_never_meet_a_stored_verdict():
+    def key(content: str, answer: str, limits: verify.Limits) -> bytes:
+        tasks = {"t-math": task("t-math", "math", {"answer": answer})}
+        return judging.key_of(judging.make_item(tasks, sample(0, "t-math", content)), limits)
+
+    texts = ("The answer is 12.", "The answer is 1.")
+    keys = {key(text, answer, limits) for text in texts for answer in ("12", "13") for limits in LIMITS}
+    assert len(keys) == 8
+    others = CONFIG.limits.model_copy(update={"code": LIMITS[0].code})
+    assert key(texts[0], "12", CONFIG.limits) == key(texts[0], "12", others)  # the limits of code are not math's
+
+
+LIMITS = (verify.Limits(), CONFIG.limits)
 
 
 def test_what_is_only_said_while_thinking_is_no_answer():
     message = {"role": "assistant", "content": None, "reasoning_content": "The answer is 12."}
-    assert chunks.final_answer(canonical_json([message])) == ""
-    assert chunks.final_answer("[]") == ""
+    assert judging.final_answer(canonical_json([message])) == ""
+    assert judging.final_answer("[]") == ""
 
 
 def test_limit_takes_the_first_samples(inputs: dict[str, Path], tmp_path: Path):

@@ -1,8 +1,8 @@
 """List what killed and failed runs left behind, with sizes; remove it with --yes.
 
 Leftovers are the work folders below .work/ (a killed stage would resume from its own), and half-moved outputs and
-temporary files below data/. The ledger of finished samples stays unless --ledger is given. Nothing is removed while
-a stage runs.
+temporary files below data/. The ledger of finished samples stays unless --ledger is given, and the verdicts known so
+far unless --verdicts is. Nothing is removed while a stage runs.
 
     warmstart clean
     warmstart clean --yes
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to remove, and whether."""
     parser.add_argument("--yes", action="store_true", help="remove what is listed")
     parser.add_argument("--ledger", action="store_true", help="the ledger as well: every sample is paid for again")
+    parser.add_argument("--verdicts", action="store_true", help="the verdicts as well: every answer is judged again")
     parser.add_argument("--work", metavar="DIR", type=Path, default=Path(".work"), help="default .work")
     parser.add_argument("--data", metavar="DIR", type=Path, default=Path("data"), help="default data")
 
@@ -60,11 +61,15 @@ class Leftover:
 
 def run(arguments: argparse.Namespace) -> int:
     """List, and remove with --yes. Raises UserError while a stage runs."""
-    ledger = load_machine().ledger
+    machine = load_machine()
+    ledger = machine.ledger
     found = [*work_folders(arguments.work, ledger), *half_moved(arguments.data)]
+    found += [Leftover(path, "left by a kill") for path in (ledger / "compacting",) if path.exists()]
     if arguments.ledger:
         parts = (ledger / "segments", ledger / "index.sqlite")
         found += [Leftover(path, "ledger of finished samples") for path in parts if path.exists()]
+    if arguments.verdicts and machine.verdicts.exists():
+        found.append(Leftover(machine.verdicts, "verdicts known so far"))
     if not found:
         print(f"nothing to clean below {arguments.work} and {arguments.data}")
         return 0
@@ -73,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"  {size(sizes[item]):>9}  {item.path}  ({item.what}, {item.age} old)")
     total = size(sum(sizes.values()))
     if not arguments.yes:
-        command = f"warmstart clean --yes{' --ledger' if arguments.ledger else ''}"
+        more = "".join(f" --{name}" for name in ("ledger", "verdicts") if getattr(arguments, name))
+        command = f"warmstart clean --yes{more}"
         print(f"{total} in {len(found)} place{'s' if len(found) > 1 else ''}; remove with: {command}")
         return 0
     with _no_stage_runs(arguments.work):

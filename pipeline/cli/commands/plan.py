@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nexact, by what the ledger {machine.ledger} holds:")
         _print_exact(config, samplers, own)
         if arguments.pilot:
-            pilot = run_pilot(config, tasks, samplers, arguments.pilot, machine, work)
+            pilot = run_pilot(config, tasks, samplers, arguments.pilot, machine)
             for line in _pilot_lines(pilot, samplers):
                 print(line)
             lines = fixed_lines if config.target is None else target_lines
