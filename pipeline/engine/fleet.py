@@ -25,9 +25,9 @@ from pipeline.ledger import Answer
 
 EVERYTHING_REFUSED = 20
 """So many refusals in a row, without one answer ever, leave a server out: no request of the run will do."""
-GATHER_S = 0.03
-"""Answers that arrive within so many seconds are handed on together: a thread, a sync and a line each were a quarter of
-the client's CPU."""
+GATHER_S, GATHER_MOST = 0.05, 32
+"""Answers that arrive within so many seconds, or so many of them, are handed on together: a thread and a sync for each
+were a quarter of the client's CPU."""
 _OF_THE_SERVER = (401, 403, 404)
 """Refusals for the key or the model's name: another server may take the request."""
 _LONGEST_LINE = 16 << 20  # bytes
@@ -45,7 +45,9 @@ class Fleet:
         self._tries: Counter[bytes] = Counter()
         self._deaths: dict[bytes, set[tuple[Lane, int]]] = {}
         """Servers, and which of their lives, that ended while they worked on a request."""
-        self._results: asyncio.Queue[tuple[bytes, Answer] | None] = asyncio.Queue()
+        self._arrived: Pairs = []
+        self._enough = asyncio.Event()
+        """Set when what has arrived is to be handed on."""
         self._changed = asyncio.Event()
         self._draining = False
         self._dispatcher: asyncio.Task[None] | None = None
@@ -87,19 +89,16 @@ class Fleet:
 
         Raises UserError when no server is left, or no request of the run will ever be taken.
         """
-        # A queue of its own: the mark at the end of an earlier one would end this one before its answers.
-        results = self._results = asyncio.Queue()
+        self._arrived.clear()
         dispatcher = self._dispatcher = asyncio.create_task(self._dispatch(asks))
-        dispatcher.add_done_callback(lambda _: results.put_nowait(None))
+        dispatcher.add_done_callback(lambda _: self._enough.set())
         try:
-            while (first := await results.get()) is not None:
-                await asyncio.wait({dispatcher}, timeout=GATHER_S)
-                batch = [first]
-                while not results.empty() and (more := results.get_nowait()) is not None:
-                    batch.append(more)
-                yield batch
-                if dispatcher.done() and results.empty():
-                    break
+            while self._arrived or not dispatcher.done():
+                await self._enough.wait()
+                self._enough.clear()
+                batch, self._arrived = self._arrived, []
+                if batch:
+                    yield batch
             await dispatcher  # raises what ended it
         finally:
             dispatcher.cancel()
@@ -200,7 +199,11 @@ class Fleet:
         else:
             lane.succeeded(sent_at)
             self.taken += 1
-            self._results.put_nowait((wanted.key, answer))
+            self._arrived.append((wanted.key, answer))
+            if len(self._arrived) == 1:
+                asyncio.get_running_loop().call_later(GATHER_S, self._enough.set)
+            elif len(self._arrived) >= GATHER_MOST:
+                self._enough.set()
 
     def _ended(self, lane: Lane, wanted: Ask, task: "asyncio.Task[None]") -> None:
         self._note_defect(task)

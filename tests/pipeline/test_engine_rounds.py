@@ -155,7 +155,7 @@ def test_rounds_go_on_after_a_stop_and_ask_nothing_twice(tmp_path):
 
 def test_a_budget_ends_rounds_in_order_and_the_next_run_goes_on(tmp_path, capsys):
     target = {"rows": 60, "tries": 4}
-    with serving(StandIn(text=right_in(0.3), delay_s=0.005)) as server:
+    with serving(StandIn(text=right_in(0.3), delay_s=0.05)) as server:
         found, samples, sampler = find(server, tmp_path, target, window=4, budget=Budget(output_tokens=100))
         assert sampler.budget_reached and found.report()["target_reached"] is False
         assert sampler.counts.received_tokens >= 100 and server.received < 60

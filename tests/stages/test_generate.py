@@ -239,7 +239,7 @@ def test_damaged_answers_are_asked_again_and_the_output_is_whole(bench, monkeypa
 
 
 def test_a_budget_ends_the_run_in_order_and_the_next_one_goes_on(bench):
-    with serving(StandIn(delay_s=0.05)) as server:
+    with serving(StandIn(delay_s=0.1)) as server:
         use_server(bench, server.url)
         report, samples = run(bench, "out", "budget.output_tokens=60")
         assert report["budget_reached"] is True and 60 <= report["received_tokens"] < 240
@@ -472,6 +472,6 @@ def test_after_a_sigkill_only_the_missing_samples_are_asked_for(bench):
     report = json.loads((bench / "report.json").read_text())
     samples = list(iter_table(bench / "out", Sample))
     assert report["requests_sent"] == 200 - report["reused"]
-    # At most what was in flight or not yet on disk at the kill is asked again.
-    assert answered - 8 <= report["reused"] <= answered
+    # At most what was in flight or not yet on disk at the kill is asked again: 4 in flight make 80 answers a second.
+    assert answered - 8 - 80 * 2 * fleet.GATHER_S <= report["reused"] <= answered
     assert len({(s.task_id, s.index) for s in samples}) == len(samples) == 200
