@@ -203,6 +203,18 @@ def test_clean_lists_first_and_removes_with_yes_alone(work, capsys):
     assert not Path(".work/ledger/segments").exists()
 
 
+def test_clean_removes_the_verdicts_and_a_torn_compaction_only_where_they_are_meant(work, capsys):
+    for path in (".work/verdicts/verdicts.sqlite", ".work/ledger/compacting/000002.jsonl"):
+        Path(path).parent.mkdir(parents=True)
+        Path(path).write_text("x")
+    said = said_of(capsys, "clean", "--yes")
+    assert "compacting" in said and "verdicts" not in said.replace("--verdicts", "")
+    assert not Path(".work/ledger/compacting").exists() and Path(".work/verdicts/verdicts.sqlite").exists()
+    assert "warmstart clean --yes --verdicts" in said_of(capsys, "clean", "--verdicts")
+    assert "verdicts known so far" in said_of(capsys, "clean", "--verdicts", "--yes")
+    assert not Path(".work/verdicts").exists() and Path(".work/ledger/segments").exists()
+
+
 def test_clean_removes_nothing_while_a_stage_runs(work, capsys):
     code = (
         "import sys; from filelock import FileLock\n"
