@@ -124,7 +124,7 @@ def test_a_bad_row_is_rejected_with_its_place(make, line, reason):
         ({"tests": []}, "empty_field"),
         ({"tests": [{"args": 1, "expected": 2}]}, "wrong_type"),
         ({"tests": [{"args": [1]}]}, "missing_field"),
-        ({"tests": "[broken"}, "wrong_type"),
+        ({"tests": "[broken"}, "bad_tests"),
     ],
 )
 def test_bad_tests_are_rejected(make, change, reason):

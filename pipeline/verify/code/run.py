@@ -1,0 +1,108 @@
+"""Run a program's tests in boxes and read what the driver says of them."""
+
+import inspect
+import json
+import secrets
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn
+
+from pipeline.sandbox import BoxLimits, BoxResult, python_argv, run_boxed
+from pipeline.verify.code.boxed import data, driver, work
+from pipeline.verify.code.suite import Suite, Test
+
+BATCH = 16
+"""Tests a box. What the driver holds for us until the end is so bounded by 16 times `output_kb`."""
+BOX_WALLS = 4
+"""A box may take so many times `wall_s`: a program can stop the driver with a signal, which then minds no clock."""
+
+STATUSES = frozenset(
+    {"value", "raised", "syntax_error", "no_function", "bad_type", "too_large", "memory_limit", "cpu_limit"}
+    | {"wall_limit", "output_limit", "crashed", "no_result"}
+)
+"""What the driver says of a test. No other word becomes a reason."""
+TIME_LIMITS = frozenset({"cpu_limit", "wall_limit"})
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFailed(Exception):
+    """A box in which not even the driver spoke, which runs before the program does."""
+
+    result: BoxResult
+
+
+def run_tests(source: str, suite: Suite, limits: BoxLimits) -> list[Event]:
+    """What the driver says of each test, in order; it ends early at a test that ran out of time.
+
+    `cpu_s`, `wall_s` and `output_kb` are limits of one test. Raises BoxFailed.
+    """
+    events: list[Event] = []
+    for start in range(0, len(suite.tests), BATCH):
+        batch = suite.tests[start : start + BATCH]
+        events += _run_batch(source, suite, batch, limits)
+        if len(events) < start + len(batch) or events[-1]["status"] in TIME_LIMITS:
+            break
+    return events
+
+
+def _run_batch(source: str, suite: Suite, tests: tuple[Test, ...], limits: BoxLimits) -> list[Event]:
+    nonce = secrets.token_hex(16)
+    job = {
+        "source": source,
+        "setup": suite.setup,
+        "function": suite.function,
+        "tests": [test.job() for test in tests],
+        "cpu_s": limits.cpu_s,
+        "wall_s": limits.wall_s,
+        "output_bytes": limits.output_kb << 10,
+    }
+    text = json.dumps(job).encode()
+    whole_box = limits.model_copy(
+        update={
+            "cpu_s": (limits.cpu_s + 1) * len(tests) + 1,
+            "wall_s": limits.wall_s * BOX_WALLS,
+            "output_kb": limits.output_kb * len(tests) * 2 + 64,
+        }
+    )
+    result = run_boxed(python_argv(driver_source()), b"%010d%b%b" % (len(text), text, nonce.encode()), whole_box)
+    if not result.stdout.startswith(b"ready\n"):
+        raise BoxFailed(result)
+    if result.status == "wall_limit":
+        return [{"status": "wall_limit"}]
+    return read_events(result.stdout.removeprefix(b"ready\n"), nonce)[: len(tests)]
+
+
+@cache
+def driver_source() -> str:
+    """The driver as one text: its modules under their own names, then `main`."""
+    modules = [(module.__name__, inspect.getsource(module)) for module in (data, work, driver)]
+    return (
+        "import sys, types\n"
+        f"for name, text in {modules!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    exec(compile(text, name, 'exec'), module.__dict__)\n"
+        "module.main()\n"
+    )
+
+
+def read_events(stdout: bytes, nonce: str) -> list[Event]:
+    """The driver's lines in order, up to the first that is not whole, not strict JSON or without the nonce."""
+    events: list[Event] = []
+    for line in stdout.split(b"\n")[:-1]:
+        mark, _, text = line.partition(b" ")
+        if mark != nonce.encode():
+            break
+        try:
+            event = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(event, dict) or event.get("status") not in STATUSES:
+            break
+        events.append(event)
+    return events
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
