@@ -32,7 +32,7 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 def read_suite(reference: Mapping[str, Json] | None) -> Suite:
     """The tests of a reference. Raises BadReference, which says what is wrong with which test."""
-    if reference is None or "tests" not in reference:
+    if reference is None or reference.get("tests") is None:
         raise BadReference("there are no tests; a code reference is an object with `tests`")
     function = entry_name(reference.get("function"))
     tests: list[Test] = []
@@ -42,6 +42,7 @@ def read_suite(reference: Mapping[str, Json] | None) -> Suite:
     setup = reference.get("setup") or ""
     if not isinstance(setup, str):
         raise BadReference(f"setup is {_found(setup)}; it is Python source")
+    setup = setup if setup.strip() else ""
     called = [test.function for test in tests if isinstance(test, Call)]
     if any(isinstance(test, Stdin) for test in tests):
         if not all(isinstance(test, Stdin) for test in tests):
@@ -198,4 +199,4 @@ def _text(value: Json, place: str) -> str:
 
 def _found(value: Json) -> str:
     """A value short enough for a message."""
-    return ascii(_SHORT.repr(value)).strip("\"'")
+    return _SHORT.repr(value).encode("ascii", "backslashreplace").decode()

@@ -67,6 +67,8 @@ def _compare(events: list[Event], suite: Suite) -> Judgement:
     if first is None:
         return passed("equal", **counts)
     reason, details = first
+    if reason == "bad_setup":
+        return unknown("bad_reference", error=snippet(f"setup: {details.get('error', 'runs out of its limits')}"))
     if reason == "wall_limit":
         return unknown(WALL_TIMEOUT, **counts, **details)
     return failed(reason, num_passed / len(suite.tests), **counts, **details)

@@ -18,10 +18,11 @@ BOX_WALLS = 4
 
 STATUSES = frozenset(
     {"value", "raised", "syntax_error", "no_function", "bad_type", "too_large", "memory_limit", "cpu_limit"}
-    | {"wall_limit", "output_limit", "crashed", "no_result"}
+    | {"wall_limit", "output_limit", "crashed", "no_result", "bad_setup"}
 )
 """What the driver says of a test. No other word becomes a reason."""
-TIME_LIMITS = frozenset({"cpu_limit", "wall_limit"})
+LAST = frozenset({"cpu_limit", "wall_limit", "bad_setup"})
+"""After these no further test is run."""
 
 Event = dict[str, Any]
 
@@ -42,7 +43,7 @@ def run_tests(source: str, suite: Suite, limits: BoxLimits) -> list[Event]:
     for start in range(0, len(suite.tests), BATCH):
         batch = suite.tests[start : start + BATCH]
         events += _run_batch(source, suite, batch, limits)
-        if len(events) < start + len(batch) or events[-1]["status"] in TIME_LIMITS:
+        if len(events) < start + len(batch) or events[-1]["status"] in LAST:
             break
     return events
 

@@ -5,6 +5,9 @@ from typing import Any
 Value = Any
 """None, bool, int, float, str, bytes, and lists, tuples, sets and dicts of them."""
 
+MAX_KEYS = 20_000
+"""Keys of a dict or elements of a set: integers of equal hashes can be chosen, which take squared time."""
+
 
 def decode(data: object) -> Value:
     """The value that the driver encoded. Raises ValueError for anything that it cannot have written."""
@@ -17,7 +20,7 @@ def decode(data: object) -> Value:
         if mark in ("f", "i", "b"):
             return float(content) if mark == "f" else int(content, 16) if mark == "i" else bytes.fromhex(content)
         raise ValueError("no encoded value")
-    if not isinstance(content, list):
+    if not isinstance(content, list) or (mark in ("d", "s") and len(content) > MAX_KEYS):
         raise ValueError("no encoded value")
     try:
         if mark == "d":
@@ -35,6 +38,6 @@ def show(data: Any) -> str:  # noqa: ANN401 - any JSON value
     if mark == "d":
         return "{" + ", ".join(f"{show(key)}: {show(value)}" for key, value in content) + "}"
     if isinstance(content, list):
-        open_, close = {"l": "[]", "t": "()", "s": "{}"}[mark]
-        return open_ + ", ".join(map(show, content)) + close
+        around = {"l": "[]", "t": "()", "s": "{}"}[mark]
+        return around[0] + ", ".join(map(show, content)) + around[1]
     return f"0x{content}" if mark == "i" else repr(decode(data))

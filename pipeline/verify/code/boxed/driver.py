@@ -208,7 +208,11 @@ def main() -> None:
     os.close(null)
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no other process may trace or read this one
     outcomes: list[Outcome] = []
-    for test in job["tests"]:
+    if job["setup"]:  # alone first: where it fails without the program, the program is not to blame
+        outcome = run_test({**job, "source": ""}, {"kind": "expression", "text": "None"})
+        if outcome["status"] != "value":
+            outcomes = [{**outcome, "status": "bad_setup"}]
+    for test in [] if outcomes else job["tests"]:
         outcomes.append(run_test(job, test))
         for name in os.listdir("/tmp"):
             shutil.rmtree(f"/tmp/{name}", ignore_errors=True)
