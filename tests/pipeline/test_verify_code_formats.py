@@ -96,6 +96,8 @@ def test_every_format_is_read_into_one_shape(reference: dict, tests: list):
         ({"tests": ["assert f(1) =="]}, "is not Python"),
         ({"tests": ["f(1)"]}, "holds no assert"),
         ({"tests": ["((((" * 4000]}, "is not Python"),
+        ({"tests": ["assert f(1) == " + "-" * 5000 + "1"]}, "is not Python"),
+        ({"tests": ["assert f(1) == " + "+".join(["x"] * 5000)]}, "is not Python"),
         ({"tests": "def check(candidate):\n    assert candidate(1)"}, "the name of the function to check"),
         ({"tests": PUBLIC, "comparator": "fuzzy"}, "comparator is 'fuzzy'"),
         ({"tests": PUBLIC, "comparator": {"name": "exact", "absolute": 0.1}}, "only `tokens` takes a tolerance"),
@@ -282,7 +284,7 @@ def test_a_setup_that_fails_alone_is_not_the_programs_fault(setup: str):
 
 
 def test_a_program_cannot_blame_the_setup():
-    blame = "import os\nos.write(3, b'{\"status\": \"bad_setup\"}')\nos._exit(0)"
+    blame = 'import os\nos.write(3, b\'{"status": "bad_setup"}\')\nos._exit(0)'
     assert judge(blame, {"tests": ["assert f(1) == 1"], "setup": "import math"}).reason == "no_result"
 
 

@@ -33,9 +33,14 @@ _NOT_CONSTANT = object()
 def read_asserts(text: str, entry: str | None) -> list[Expression | Script]:
     """Tests of one text of statements, or of its `check(candidate)`. Raises BadReference for no Python or no test."""
     try:
-        module = ast.parse(text)
+        return _tests_of(ast.parse(text), entry)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadReference(f"is not Python ({error})") from None
+        if isinstance(error, BadReference):
+            raise
+        raise BadReference(f"is not Python that can be read ({error})") from None
+
+
+def _tests_of(module: ast.Module, entry: str | None) -> list[Expression | Script]:
     before, body = _statements(module, entry)
     own = _names_bound(module) - {"math"}  # which every expression finds
     tests: list[Expression | Script] = []
