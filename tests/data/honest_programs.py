@@ -58,6 +58,12 @@ def add(a, b):
 from functools import partial
 add = partial(lambda z, a, b: z + a + b, 0)
 """,
+        "recursion up to the limit": """
+def down(n): return 0 if n == 0 else 1 + down(n - 1)
+def add(a, b):
+    down(985)
+    return a + b
+""",
         "annotations that are evaluated": """
 def add(a: int, b: int) -> int:
     return add.__annotations__["a"](a) + b

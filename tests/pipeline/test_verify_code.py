@@ -58,7 +58,10 @@ def test_no_honest_program_is_rejected():
 
 @pytest.mark.proof
 def test_verdicts_repeat_alone_and_on_an_oversubscribed_machine():
-    """Three times with one program a core and three times with eight: the same verdict and reason each time."""
+    """Three times with one program a core and three times with eight: the same verdict and score each time.
+
+    Reasons may differ for an attack that races against itself, such as a daemon that writes into our pipe.
+    """
     limits = Limits.model_validate({"code": {"cpu_s": 1, "wall_s": 60, "memory_mb": 384}})
     items = [
         Item(f"{task} {name}", "code", fenced(source), "complete", corpus.TASKS[task])
@@ -73,7 +76,7 @@ def test_verdicts_repeat_alone_and_on_an_oversubscribed_machine():
     for width in (1, 8) * 3:
         with ThreadPoolExecutor(width * (os.cpu_count() or 1)) as pool:
             judgements = list(pool.map(lambda item: judge_items([item], limits)[0], items))
-        runs.append({item.key: (j.verdict, j.score, j.reason) for item, j in zip(items, judgements, strict=True)})
+        runs.append({item.key: (j.verdict, j.score) for item, j in zip(items, judgements, strict=True)})
     num_cheats = len(items) - len(honest_programs.honest())
     verdicts = [verdict for verdict, *_ in runs[0].values()]
     assert "pass" not in verdicts[:num_cheats] and set(verdicts[num_cheats:]) == {"pass"}

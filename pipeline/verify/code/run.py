@@ -3,16 +3,16 @@
 import inspect
 import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NoReturn
 
 from pipeline.sandbox import BoxLimits, BoxResult, python_argv, run_boxed
 from pipeline.verify.code.boxed import data, driver, work
-from pipeline.verify.code.suite import Suite, Test
+from pipeline.verify.code.suite import Suite
 
-BATCH = 16
-"""Tests a box. What the driver holds for us until the end is so bounded by 16 times `output_kb`."""
+BATCH_TESTS, BATCH_BYTES = 16, 32 << 20
+"""Tests a box, and bytes of their inputs: the driver holds both, and 16 times `output_kb`, in the memory of the box."""
 BOX_WALLS = 4
 """A box may take so many times `wall_s`: a program can stop the driver with a signal, which then minds no clock."""
 
@@ -27,11 +27,12 @@ LAST = frozenset({"cpu_limit", "wall_limit", "bad_setup"})
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class BoxFailed(Exception):
     """A box in which not even the driver spoke, which runs before the program does."""
 
-    result: BoxResult
+    def __init__(self, result: BoxResult) -> None:
+        super().__init__(result.status)
+        self.result = result
 
 
 def run_tests(source: str, suite: Suite, limits: BoxLimits) -> list[Event]:
@@ -40,26 +41,37 @@ def run_tests(source: str, suite: Suite, limits: BoxLimits) -> list[Event]:
     `cpu_s`, `wall_s` and `output_kb` are limits of one test. Raises BoxFailed.
     """
     events: list[Event] = []
-    for start in range(0, len(suite.tests), BATCH):
-        batch = suite.tests[start : start + BATCH]
-        events += _run_batch(source, suite, batch, limits)
-        if len(events) < start + len(batch) or events[-1]["status"] in LAST:
+    for batch in batches([json.dumps(test.job()) for test in suite.tests]):
+        found = _run_batch(source, suite, batch, limits)
+        events += found
+        if len(found) < len(batch) or found[-1]["status"] in LAST:
             break
     return events
 
 
-def _run_batch(source: str, suite: Suite, tests: tuple[Test, ...], limits: BoxLimits) -> list[Event]:
+def batches(tests: list[str]) -> Iterator[list[str]]:
+    """Tests in groups for one box each, in order."""
+    batch: list[str] = []
+    for test in tests:
+        if batch and (len(batch) == BATCH_TESTS or sum(map(len, batch)) + len(test) > BATCH_BYTES):
+            yield batch
+            batch = []
+        batch.append(test)
+    if batch:
+        yield batch
+
+
+def _run_batch(source: str, suite: Suite, tests: list[str], limits: BoxLimits) -> list[Event]:
     nonce = secrets.token_hex(16)
     job = {
         "source": source,
         "setup": suite.setup,
         "function": suite.function,
-        "tests": [test.job() for test in tests],
         "cpu_s": limits.cpu_s,
         "wall_s": limits.wall_s,
         "output_bytes": limits.output_kb << 10,
     }
-    text = json.dumps(job).encode()
+    text = f'{json.dumps(job)[:-1]}, "tests": [{", ".join(tests)}]}}'.encode()
     whole_box = limits.model_copy(
         update={
             "cpu_s": (limits.cpu_s + 1) * len(tests) + 1,
