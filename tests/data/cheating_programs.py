@@ -297,6 +297,10 @@ import os, signal
 os.kill(os.getppid(), signal.SIGSTOP)
 os._exit(0)
 """,
+    "sleeps for ever": """
+import time
+time.sleep(1e6)
+""",
     "takes its parent's time": """
 import os, resource
 resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))
@@ -462,6 +466,9 @@ re.match('(a+)+$', 'a' * 64 + 'b')
     "holds a null byte": "x = 1\0",
     "does not compile": "def add(a, b) return a + b",
 }
+
+UNTIL_THE_WALL = frozenset({"stops its parent", "sleeps for ever"})
+"""Attacks that take all of `wall_s`, or a multiple of it."""
 
 CHEATS: dict[str, dict[str, str]] = {
     "call": {

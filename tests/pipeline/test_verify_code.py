@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.sandbox import box_setup
 from pipeline.verify import Item, Judgement, Limits, judge_items, judge_once
 from pipeline.verify.code.compare import Comparator, values_equal
 from pipeline.verify.code.extract import NoProgram, extract_program
@@ -36,6 +37,7 @@ def not_as_said(
     rows: list[tuple[str, str, str]], tasks: dict[str, dict], accepted: bool, limits: Limits = LIMITS
 ) -> list[str]:
     """Programs whose acceptance is not as it has to be, two judged at a time."""
+    box_setup()  # probes once, and not in two threads
     with ThreadPoolExecutor(2) as pool:
         judgements = pool.map(lambda row: judge(fenced(row[2]), tasks[row[0]], limits), rows)
         return [
@@ -70,8 +72,9 @@ def test_verdicts_repeat_alone_and_on_an_oversubscribed_machine():
             (honest_programs, honest_programs.honest()),
         )
         for task, name, source in rows
-        if name != "stops its parent"  # which costs four times wall_s
+        if name not in cheating_programs.UNTIL_THE_WALL
     ]
+    box_setup()
     runs = []
     for width in (1, 8) * 3:
         with ThreadPoolExecutor(width * (os.cpu_count() or 1)) as pool:

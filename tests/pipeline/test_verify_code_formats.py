@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.verify import Item, Judgement, Limits, judge_once
-from pipeline.verify.code import packed
+from pipeline.verify.code import packed, run
 from pipeline.verify.code.asserts import read_asserts
 from pipeline.verify.code.boxed import data as boxed_data
 from pipeline.verify.code.compare import NAMES, Comparator, texts_equal, values_equal
@@ -423,8 +423,6 @@ def test_a_whole_program_is_the_last_closed_python_block_after_the_thinking(answ
 
 def test_expected_values_never_enter_the_box(monkeypatch: pytest.MonkeyPatch):
     """Canaries in every expected value of every format but scripts; none is in what the box is given."""
-    from pipeline.verify.code import run
-
     given_to_boxes: list[bytes] = []
     boxed = run.run_boxed
 
@@ -453,6 +451,22 @@ def test_many_tests_and_large_outputs_are_judged_in_several_boxes():
     assert judge("print('x' * 100_000, int(input()))", reference).evidence == {"passed": 40, "tests": 40}
     late = judge("n = int(input())\nprint('x' * 100_000, min(n, 38))", reference)
     assert (late.score, late.evidence["test"]) == (39 / 40, 39)
+
+
+@given(st.lists(st.text(max_size=8), max_size=40))
+def test_batches_hold_all_tests_in_order_and_stay_small(tests: list[str]):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "BATCH_BYTES", 20)
+        found = list(run.batches(tests))
+    assert [test for batch in found for test in batch] == tests
+    assert all(0 < len(batch) <= run.BATCH_TESTS and sum(map(len, batch)) <= 20 for batch in found)
+
+
+def test_a_driver_that_finds_no_way_on_makes_the_verdict_unknown():
+    starve = "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))"
+    judgement = judge(f"{starve}\ndef f(n): return n", {"tests": ["assert f(1) == 1", "assert f(2) == 2"]})
+    assert (judgement.verdict, judgement.reason) == ("unknown", "box_failed")
+    assert "OSError" in judgement.evidence["error"]
 
 
 def test_time_is_counted_a_test_and_not_in_all():

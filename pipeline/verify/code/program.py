@@ -17,7 +17,7 @@ from pipeline.verify.code.formats import read_suite
 from pipeline.verify.code.run import BoxFailed, Event, run_tests
 from pipeline.verify.code.suite import BadReference, Expression, Script, Stdin, Suite, Test
 from pipeline.verify.code.values import decode, show
-from pipeline.verify.judgement import WALL_TIMEOUT, Item, Judgement, failed, passed, snippet, unknown
+from pipeline.verify.judgement import SNIPPET, WALL_TIMEOUT, Item, Judgement, failed, passed, snippet, unknown
 from pipeline.verify.limits import Limits
 
 VERSION = "2"
@@ -45,7 +45,9 @@ def judge_program(item: Item, limits: BoxLimits) -> Judgement:
     except BoxFailed as box:
         if box.result.status == "wall_limit":
             return unknown(WALL_TIMEOUT)
-        return unknown("box_failed", error=snippet(box.result.stderr.decode(errors="replace") or box.result.status))
+        return unknown(
+            "box_failed", error=snippet(box.result.stderr.decode(errors="replace")[-SNIPPET:] or box.result.status)
+        )
     return _compare(events, suite)
 
 

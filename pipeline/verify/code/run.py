@@ -24,11 +24,14 @@ STATUSES = frozenset(
 LAST = frozenset({"cpu_limit", "wall_limit", "bad_setup"})
 """After these no further test is run."""
 
+SIGNALLED = 128
+"""Exit codes from here on are signals, which a program can send to the driver; below them the driver failed itself."""
+
 Event = dict[str, Any]
 
 
 class BoxFailed(Exception):
-    """A box in which not even the driver spoke, which runs before the program does."""
+    """A box in which not even the driver spoke, which runs before the program does, or in which it found no way on."""
 
     def __init__(self, result: BoxResult) -> None:
         super().__init__(result.status)
@@ -80,7 +83,7 @@ def _run_batch(source: str, suite: Suite, tests: list[str], limits: BoxLimits) -
         }
     )
     result = run_boxed(python_argv(driver_source()), b"%010d%b%b" % (len(text), text, nonce.encode()), whole_box)
-    if not result.stdout.startswith(b"ready\n"):
+    if not result.stdout.startswith(b"ready\n") or (result.status == "exited" and 0 < result.code < SIGNALLED):
         raise BoxFailed(result)
     if result.status == "wall_limit":
         return [{"status": "wall_limit"}]

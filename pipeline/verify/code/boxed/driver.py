@@ -4,7 +4,7 @@ In, on stdin: the length of the job in ten digits, the job, a nonce. The job is 
 "tests", "cpu_s", "wall_s", "output_bytes"}. Out, on stdout: the line `ready`, and at the end one line a test: nonce,
 space, JSON. Expected values never come in here: whatever a program forges, it has to know the value to forge it.
 
-Each test has a process of its own, forked from this one, and an empty /tmp. It has no descriptor of ours but the pipe
+Each test has a process of its own, forked from this one, and an empty folder. It has no descriptor of ours but the pipe
 that it answers through, and cannot look into our memory, where the nonce is not yet: it is read when all have ended.
 """
 
@@ -197,35 +197,50 @@ def read_exactly(size: int) -> bytes:
     return data
 
 
-def main() -> None:
+def empty(folder: str) -> None:
+    """Remove what a test left in the folder that programs may write to."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def run_tests(job: Job) -> list[Outcome]:
     """Run every test, stopping at the first that ran out of time."""
+    outcomes: list[Outcome] = []
+    folder = os.getcwd()
+    if job["setup"]:  # alone first: where it fails without the program, the program is not to blame
+        outcome = run_test({**job, "source": ""}, {"kind": "expression", "text": "None"})
+        if outcome["status"] != "value":
+            return [{**outcome, "status": "bad_setup"}]
+    for test in job["tests"]:
+        outcomes.append(run_test(job, test))
+        empty(folder)
+        if outcomes[-1]["status"] in ("cpu_limit", "wall_limit"):
+            break
+    return outcomes
+
+
+def main() -> None:
+    """Read the job, run its tests, tell what came of them. Ends with exit code 1 if this file is at fault."""
     job = json.loads(read_exactly(int(read_exactly(10))))
-    rest, channel = os.dup(0), os.dup(1)
+    rest, channel, errors = os.dup(0), os.dup(1), os.dup(2)
     os.write(channel, b"ready\n")
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.close(null)
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no other process may trace or read this one
-    outcomes: list[Outcome] = []
-    if job["setup"]:  # alone first: where it fails without the program, the program is not to blame
-        outcome = run_test({**job, "source": ""}, {"kind": "expression", "text": "None"})
-        if outcome["status"] != "value":
-            outcomes = [{**outcome, "status": "bad_setup"}]
-    for test in [] if outcomes else job["tests"]:
-        outcomes.append(run_test(job, test))
-        for name in os.listdir("/tmp"):
-            shutil.rmtree(f"/tmp/{name}", ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.unlink(f"/tmp/{name}")
-        if outcomes[-1]["status"] in ("cpu_limit", "wall_limit"):
-            break
+    driver = os.getpid()
+    try:
+        outcomes = run_tests(job)
+    except Exception:
+        if os.getpid() == driver:
+            os.dup2(errors, 2)
+        raise
     nonce = os.read(rest, 64).decode()
     for outcome in outcomes:
         line = memoryview(f"{nonce} {json.dumps(outcome)}\n".encode())
         while line:
             line = line[os.write(channel, line) :]
-
-
-if __name__ == "__main__":
-    main()
