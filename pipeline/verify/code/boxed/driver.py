@@ -110,13 +110,15 @@ def collect(child: int, source: int, job: Job) -> tuple[bytes, Outcome | None]:
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)  # every process of the box but its first and this one
     _, status, usage = os.wait4(child, 0)
-    if not ended_by and os.WIFSIGNALED(status):
-        ended_by = "crashed"
-    if ended_by and over_time(status, usage, job):
-        ended_by = "cpu_limit"
-    if not ended_by and os.WEXITSTATUS(status):
-        ended_by = "raised"
-    return bytes(data), {"status": ended_by, "error": f"exit {status}"} if ended_by else None
+    signalled = os.WIFSIGNALED(status)
+    if (ended_by or signalled) and over_time(status, usage, job):
+        return bytes(data), {"status": "cpu_limit"}
+    if ended_by:
+        return bytes(data), {"status": ended_by}
+    if signalled:
+        return bytes(data), {"status": "crashed", "error": f"signal {os.WTERMSIG(status)}"}
+    code = os.WEXITSTATUS(status)
+    return bytes(data), {"status": "raised", "error": f"exit code {code}"} if code else None
 
 
 def over_time(status: int, usage: resource.struct_rusage, job: Job) -> bool:
