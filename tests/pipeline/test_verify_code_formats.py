@@ -266,6 +266,25 @@ def test_asserts_that_run_in_the_box_are_called_weak():
     assert judge(right.replace("n * by", "object()"), reference).reason == "bad_type"
 
 
+@pytest.mark.parametrize(
+    ("source", "tests"),
+    [
+        ("def f(xs): xs.sort()", "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]"),
+        ("def f(d, s):\n    d['a'] = 1\n    s.add(2)", "d, s = {}, set()\nf(d, s)\nassert d == {'a': 1} and s == {2}"),
+        ("seen = []\ndef f(n): seen.append(n)\ndef g(): return seen", "f(5)\nassert g() == [5]"),
+    ],
+)
+def test_what_a_call_changes_is_seen_by_the_asserts_after_it(source: str, tests: str):
+    assert judge(source, {"tests": [tests]}).verdict == "pass"
+    assert judge("def f(*a): pass\ndef g(): return []", {"tests": [tests]}).reason == "wrong_answer"
+
+
+def test_a_program_cannot_change_what_it_is_compared_with():
+    tests = "for n in range(4):\n    xs = [n, 2, 1]\n    assert f(xs) == sorted(xs)"
+    assert judge("def f(xs): return sorted(xs)", {"tests": [tests]}).verdict == "pass"
+    assert judge("def f(xs):\n    xs.clear()\n    return []", {"tests": [tests]}).reason == "wrong_answer"
+
+
 def test_a_helper_of_the_setup_is_called_beside_the_asserts_and_the_program_behind_them():
     reference = {
         "function": "undo",

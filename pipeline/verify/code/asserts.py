@@ -43,10 +43,11 @@ def read_asserts(text: str, entry: str | None) -> list[Expression | Script]:
 def _tests_of(module: ast.Module, entry: str | None) -> list[Expression | Script]:
     before, body = _statements(module, entry)
     own = _names_bound(module) - {"math"}  # which every expression finds
+    prepared = any(map(_calls_for_effect, body))
     tests: list[Expression | Script] = []
     rest: list[ast.stmt] = []
     for statement in body:
-        pair = _as_pair(statement, own) if isinstance(statement, ast.Assert) else None
+        pair = _as_pair(statement, own) if isinstance(statement, ast.Assert) and not prepared else None
         if pair is not None:
             tests.append(pair)
         elif not _says_nothing(statement):
@@ -95,6 +96,12 @@ def _says_nothing(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Assert):
         return isinstance(statement.test, ast.Constant) and bool(statement.test.value)
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _calls_for_effect(statement: ast.stmt) -> bool:
+    """Whether a statement may change what later asserts see: `push(1)` before `assert pop() == 1`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and _callee(call) not in _BUILTINS
 
 
 def _as_pair(statement: ast.Assert, own: frozenset[str]) -> Expression | None:
