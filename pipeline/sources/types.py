@@ -22,7 +22,7 @@ class Columns(StrictModel):
     answer: str = "answer"
     """Expected answer (math)."""
     function: str = "function"
-    """Name of the function to write (code)."""
+    """Name of the function to write, or LiveCodeBench's metadata that holds it (code)."""
     tests: str = "tests"
     """Tests in any format that the README lists under `Code tasks` (code)."""
     private_tests: str = "private_tests"
