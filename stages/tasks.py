@@ -5,7 +5,8 @@ out:  tasks/     one row a task, in the order of the sources
       rejected/  bad and repeated rows, with the place they come from
 
 A row asks by `prompt` (text) or `messages` (a list of role and content), and is judged by `answer` (verifier math),
-by `function` and `tests` (verifier code) or by `constraints` on the answer's form (verifier instruction):
+by `tests` in any format that the README lists (verifier code; our own names the `function` as well) or by
+`constraints` on the answer's form (verifier instruction):
 
   {"prompt": "Write a function add(a, b).", "function": "add", "tests": [{"args": [1, 2], "expected": 3}]}
   {"prompt": "Describe the sea in at most 20 words.", "constraints": [{"type": "max_words", "n": 20}]}

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from pipeline.records import canonical_json
 from pipeline.sources.types import Columns
+from pipeline.verify.code.formats import entry_name, is_own, read_suite
+from pipeline.verify.code.suite import BadReference
 from pipeline.verify.constraints import Constraint
 
 REASONS = {
@@ -19,6 +22,7 @@ REASONS = {
     "greater_than_equal": "bad_value",
     "union_tag_invalid": "unknown_constraint",
     "union_tag_not_found": "missing_field",
+    "bad_tests": "bad_tests",
 }
 """Pydantic's names of errors to ours; any other is `wrong_type`."""
 
@@ -43,15 +47,45 @@ class MathReference(BaseModel):
 
 
 class CodeReference(BaseModel):
-    """The tests that have to pass."""
+    """The tests that have to pass, in any format that `pipeline.verify.code.formats` reads."""
 
     model_config = ConfigDict(strict=True)
-    function: str = Field(pattern=r"^[A-Za-z_]\w*$")
-    tests: list[CodeTest] = Field(min_length=1)
+    function: str | None = Field(None, pattern=r"^[A-Za-z_]\w*$")
+    tests: Annotated[
+        Annotated[Annotated[list[CodeTest], Field(min_length=1)], Tag("own")] | Annotated[Any, Tag("other")],
+        Discriminator(lambda tests: "own" if tests == [] or is_own(tests) else "other"),
+    ]
+    private_tests: Any = None
+    setup: str | None = None
+    comparator: Any = None
+
+    @field_validator("function", mode="before")
+    @classmethod
+    def _metadata_may_hold_the_name(cls, function: Any) -> Any:  # noqa: ANN401 - any JSON value
+        named = isinstance(function, dict) or (isinstance(function, str) and function.lstrip().startswith("{"))
+        return entry_name(function) if named else function
+
+    @model_validator(mode="after")
+    def _tests_can_be_run(self) -> Self:
+        if is_own(self.reference()["tests"]) and self.function is None:
+            raise PydanticCustomError("missing", "these tests call a function; name it")
+        try:
+            read_suite(self.reference())
+        except BadReference as bad:
+            raise PydanticCustomError("bad_tests", "{rule}", {"rule": str(bad)}) from None
+        return self
 
     def reference(self) -> dict[str, Any]:
-        """The function's name and its tests."""
-        return {"function": self.function, "tests": [test.model_dump() for test in self.tests]}
+        """The tests as they were found, and what else decides, without what is absent."""
+        given = {name: getattr(self, name) for name in CodeReference.model_fields}
+        if is_own_parsed(self.tests):
+            given["tests"] = [test.model_dump() for test in self.tests]
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def is_own_parsed(tests: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Whether tests were checked as ours."""
+    return isinstance(tests, list) and all(isinstance(test, CodeTest) for test in tests)
 
 
 class InstructionReference(BaseModel):
@@ -76,7 +110,7 @@ def named_fields(fields: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     """Fields under our names; null is absent, and nested fields given as JSON text are parsed."""
     named = {ours: fields.get(theirs) for ours, theirs in columns.model_dump().items()}
     found = {name: value for name, value in named.items() if value is not None}
-    for name in ("messages", "conversations", "tools", "tests", "constraints"):
+    for name in ("messages", "conversations", "tools", "tests", "private_tests", "comparator", "constraints"):
         if isinstance(found.get(name), str):
             try:
                 found[name] = json.loads(found[name])

@@ -24,3 +24,4 @@ class Limits(StrictModel):
 
     math: MathLimits = MathLimits()
     code: BoxLimits = BoxLimits()
+    """Limits of one test of a program; after the first test that runs out of time no further one is run."""

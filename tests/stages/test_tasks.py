@@ -21,6 +21,7 @@ CODE = {**MATH, "name": "code", "domain": "code", "verifier": "code"}
 INSTRUCTION = {**MATH, "name": "form", "domain": "instruction", "verifier": "instruction"}
 GYM = {"type": "reasoning_gym", "name": "gym", "domain": "math", "generator": "chain_sum", "size": 30, "seed": 5}
 GOOD = {"prompt": "2 + 2?", "answer": "4"}
+SYNTHETIC = {"language": "python", "test_cases": [{"type": "stdin_stdout", "input": "", "output": "1"}]}
 GOOD_CODE = {"prompt": "Write f.", "function": "f", "tests": [{"args": [1], "expected": None}]}
 
 
@@ -124,12 +125,64 @@ def test_a_bad_row_is_rejected_with_its_place(make, line, reason):
         ({"tests": []}, "empty_field"),
         ({"tests": [{"args": 1, "expected": 2}]}, "wrong_type"),
         ({"tests": [{"args": [1]}]}, "missing_field"),
-        ({"tests": "[broken"}, "wrong_type"),
+        ({"tests": "[broken"}, "bad_tests"),
     ],
 )
 def test_bad_tests_are_rejected(make, change, reason):
     _, tasks, (row,) = make([GOOD_CODE, {**GOOD_CODE, **change}], CODE)
     assert (len(tasks), row.reason) == (1, reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns", "reference"),
+    [
+        (
+            {"verification_info": json.dumps(SYNTHETIC)},
+            {"tests": "verification_info"},
+            {"tests": SYNTHETIC},
+        ),
+        (
+            {"input_output": '{"inputs": [[1]], "outputs": [[2]], "fn_name": "f"}'},
+            {"tests": "input_output"},
+            {"tests": {"inputs": [[1]], "outputs": [[2]], "fn_name": "f"}},
+        ),
+        (
+            {
+                "public_test_cases": '[{"input": "1", "output": "2", "testtype": "functional"}]',
+                "private_test_cases": "eJxrYJmawAABTLFTerL0ACR1A5s=",
+                "metadata": '{"func_name": "f"}',
+            },
+            {"tests": "public_test_cases", "private_tests": "private_test_cases", "function": "metadata"},
+            "bad_tests",
+        ),
+        (
+            {"test_list": ["assert f(1) == None"], "test_setup_code": "import math"},
+            {"tests": "test_list", "setup": "test_setup_code"},
+            {"tests": ["assert f(1) == None"], "setup": "import math"},
+        ),
+        (
+            {"test": "def check(candidate):\n    assert candidate(1) == 2\n", "entry_point": "f"},
+            {"tests": "test", "function": "entry_point"},
+            {"tests": "def check(candidate):\n    assert candidate(1) == 2\n", "function": "f"},
+        ),
+        (
+            {"tests": {"inputs": ["1"], "outputs": ["2"]}, "rule": {"name": "tokens", "absolute": 0.1}},
+            {"comparator": "rule"},
+            {"tests": {"inputs": ["1"], "outputs": ["2"]}, "comparator": {"name": "tokens", "absolute": 0.1}},
+        ),
+        ({"tests": {"inputs": ["1"], "outputs": ["2"]}, "comparator": "fuzzy"}, {}, "bad_tests"),
+        ({"tests": ["print(1)"]}, {}, "bad_tests"),
+        ({"tests": [{"args": [1], "expected": 2}]}, {}, "missing_field"),
+        ({"function": "f"}, {}, "missing_field"),
+    ],
+)
+def test_tests_in_formats_of_the_field_become_references_or_are_rejected(make, fields, columns, reference):
+    good = {columns.get(name, name): GOOD_CODE[name] for name in ("prompt", "function", "tests")}
+    _, tasks, rejected = make([good, {"prompt": "Write it.", **fields}], {**CODE, "columns": columns})
+    if isinstance(reference, str):
+        assert [row.reason for row in rejected] == [reference]
+    else:
+        assert not rejected and json.loads(tasks[-1].reference) == reference
 
 
 @pytest.mark.parametrize(
