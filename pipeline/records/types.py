@@ -40,7 +40,7 @@ class Task:
     verifier: str
     """Name of the verifier that judges an answer (`math`, `code`, `instruction`)."""
     reference: str | None
-    """JSON object read by the verifier alone: {"answer": ...}, {"tests", ...} or {"constraints"}."""
+    """JSON object read by the verifier alone: {"answer", "policy"}, {"tests", ...} or {"constraints"}."""
     split: str
 
 

@@ -12,6 +12,7 @@ from pipeline.sources.types import Columns
 from pipeline.verify.code.formats import entry_name, is_own, read_suite
 from pipeline.verify.code.suite import BadReference
 from pipeline.verify.constraints import Constraint
+from pipeline.verify.math.policy import Policy
 
 REASONS = {
     "missing": "missing_field",
@@ -20,6 +21,9 @@ REASONS = {
     "value_error": "bad_messages",
     "string_unicode": "bad_value",
     "greater_than_equal": "bad_value",
+    "less_than_equal": "bad_value",
+    "greater_than": "bad_value",
+    "less_than": "bad_value",
     "union_tag_invalid": "unknown_constraint",
     "union_tag_not_found": "missing_field",
     "bad_tests": "bad_tests",
@@ -36,14 +40,16 @@ class CodeTest(BaseModel):
 
 
 class MathReference(BaseModel):
-    """The answer that is expected."""
+    """The answer that is expected, and the conventions under which another one equals it."""
 
     model_config = ConfigDict(strict=True)
     answer: Annotated[str, Field(pattern=r"\S")] | int | float
+    policy: Policy | None = None
 
     def reference(self) -> dict[str, Any]:
-        """The answer as text."""
-        return {"answer": self.answer if isinstance(self.answer, str) else canonical_json(self.answer)}
+        """The answer as text, and the conventions that the row states."""
+        answer = self.answer if isinstance(self.answer, str) else canonical_json(self.answer)
+        return {"answer": answer} | ({"policy": self.policy.model_dump(exclude_unset=True)} if self.policy else {})
 
 
 class CodeReference(BaseModel):
@@ -110,7 +116,7 @@ def named_fields(fields: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     """Fields under our names; null is absent, and nested fields given as JSON text are parsed."""
     named = {ours: fields.get(theirs) for ours, theirs in columns.model_dump().items()}
     found = {name: value for name, value in named.items() if value is not None}
-    for name in ("messages", "conversations", "tools", "tests", "private_tests", "comparator", "constraints"):
+    for name in ("messages", "conversations", "tools", "tests", "private_tests", "comparator", "constraints", "policy"):
         if isinstance(found.get(name), str):
             try:
                 found[name] = json.loads(found[name])

@@ -21,6 +21,8 @@ class Columns(StrictModel):
     """Tool schemas offered to the model."""
     answer: str = "answer"
     """Expected answer (math)."""
+    policy: str = "policy"
+    """Conventions of the answer: percent, order, units, decimals, relative (math)."""
     function: str = "function"
     """Name of the function to write, or LiveCodeBench's metadata that holds it (code)."""
     tests: str = "tests"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.errors import UserError
 from pipeline.verify import Item, Judgement, Limits, judge_items, judge_once
 from pipeline.verify.math import answer_region
-from pipeline.verify.numbers import read_number
+from pipeline.verify.math.numbers import read_number
 
 LIMITS = Limits.model_validate({"math": {"cpu_s": 1, "wall_s": 20}})
 

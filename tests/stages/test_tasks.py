@@ -64,6 +64,19 @@ def test_a_row_becomes_a_task(make):
     assert report["tasks_math"] == 1
 
 
+def test_a_row_of_math_keeps_the_conventions_that_it_states(make):
+    stated = {"percent": "fraction", "decimals": 2}
+    rows = [GOOD, {**GOOD, "policy": stated}, {**GOOD, "prompt": "3 + 1?", "policy": json.dumps(stated)}]
+    bad = [{"percent": "perhaps"}, {"percents": "either"}, {"relative": 3}]
+    _, tasks, rejected = make([*rows, *({**GOOD, "policy": policy} for policy in bad)])
+    assert [json.loads(task.reference) for task in tasks] == [
+        {"answer": "4"},
+        {"answer": "4", "policy": stated},
+        {"answer": "4", "policy": stated},
+    ]
+    assert [row.reason for row in rejected] == ["wrong_type", "unknown_field", "bad_value"]
+
+
 def test_a_row_of_code_keeps_its_tests_for_the_verifier_alone(make):
     _, (task,), _ = make([GOOD_CODE], CODE)
     assert json.loads(task.reference) == {"function": "f", "tests": [{"args": [1], "expected": None}]}
