@@ -38,7 +38,16 @@ def probe_sandbox() -> Finding:
         return Finding(
             "gap", f"a boxed program did not run: {result.status}, {result.stderr.decode()[-200:]}", "make system"
         )
-    return Finding("ok", f"{setup.bwrap}: a program ran in a box; no network, host files or writing outside /tmp")
+    tier = setup.tier
+    text = (
+        f"tier {tier.name} ({', '.join(tier.mechanisms)}): a program ran in a box and every probe of a way out failed"
+    )
+    if tier.name == "unsafe":
+        return Finding("gap", "the sandbox is switched off; programs run with your rights", "unset it; see the README")
+    if tier.lacks or setup.passed_over:
+        lacks = "".join(f"; it lacks {lack}" for lack in tier.lacks)
+        return Finding("ok", text + lacks + "".join(f"; passed over {why}" for why in setup.passed_over))
+    return Finding("ok", text)
 
 
 def probe_compiler() -> Finding:
