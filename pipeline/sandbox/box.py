@@ -117,7 +117,7 @@ def run_in(setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits
     if watch.ended_by is None:
         if out_of_memory:
             status = "memory_limit"
-        elif "exit-code" not in told:
+        elif "exit-code" not in told or "error" in told:
             status = "failed"
         elif code == 128 + signal.SIGXCPU or (code == 128 + signal.SIGKILL and cpu_s >= limits.cpu_s):
             status = "cpu_limit"

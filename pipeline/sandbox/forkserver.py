@@ -206,7 +206,7 @@ def run_source(source: str, arguments: list[str]) -> None:
         code = exit_code(error.code)
     except BaseException as error:  # noqa: BLE001 - the interpreter prints any
         below = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
-        sys.excepthook(type(error), error, below)
+        sys.excepthook(type(error), error.with_traceback(below), below)
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()

@@ -121,11 +121,14 @@ def setups(tier: TierName, cgroups: Cgroups | None, passed_over: tuple[str, ...]
 
 def probe(setup: BoxSetup) -> str | None:
     """Try every way out, in a box and beside it outside. Returns what is wrong with this setup, or None if it holds."""
-    with witness() as ready, outside(setup.python, ready) as reached_outside:
-        try:
-            inside, problem = reached_inside(setup, ready)
-        finally:
-            free = reached_outside()
+    try:
+        with witness() as ready, outside(setup.python, ready) as reached_outside:
+            try:
+                inside, problem = reached_inside(setup, ready)
+            finally:
+                free = reached_outside()
+    except OSError as error:  # an interpreter that the unprivileged user cannot reach
+        return str(error)
     if problem:
         return problem
     if inside:

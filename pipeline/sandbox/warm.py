@@ -52,6 +52,7 @@ class ForkServer:
     landlock: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
     control: socket.socket | None = None
+    process: "subprocess.Popen[bytes] | None" = None
     owner: int = 0
     """The process that started it: a fork of us gets a server of its own."""
 
@@ -116,6 +117,7 @@ class ForkServer:
                 if ours.recv(1):
                     ours.settimeout(None)
                     atexit.register(_reap, process, ours)
+                    self.process = process
                     return ours
             process.kill()
             process.wait()

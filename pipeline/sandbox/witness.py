@@ -22,7 +22,7 @@ from pipeline.sandbox.limits import BoxLimits
 from pipeline.sandbox.tiers import PYTHON_OPTIONS, BoxSetup, unprivileged
 
 CANARY = "WARMSTART_CANARY"
-LIMITS = BoxLimits(wall_s=20)
+LIMITS = BoxLimits(wall_s=10)
 FORKS = LIMITS.processes + 8
 NEEDED_OUTSIDE = {
     *("the network", "an abstract unix socket", "a host file", "writing outside", "a secret of the environment"),
@@ -31,7 +31,7 @@ NEEDED_OUTSIDE = {
 """Open on every machine. Two more ways are tried: a small machine has no GiB to give, a hardened one no namespaces."""
 
 PROGRAM = """
-import ctypes, json, os, signal, socket, sys, time
+import ctypes, json, mmap, os, signal, socket, sys, time
 a = json.loads(sys.argv[1])
 def works(action):
     try: return bool(action())
@@ -74,7 +74,7 @@ found = {
     "writing outside": any(works(lambda: writes(path)) for path in a["outside"]),
     "a secret of the environment": secret in str(dict(os.environ)).encode()
         or any(works(lambda: secret in reads(path)) for path in environments),
-    "1 GiB of memory": works(lambda: bytearray(1 << 30)),
+    "1 GiB of memory": works(lambda: mmap.mmap(-1, 1 << 30)),
 }
 try: os.kill(a["target"], signal.SIGTERM)
 except OSError: pass
@@ -176,7 +176,7 @@ def _reached_outside(process: "subprocess.Popen[bytes]", target: "subprocess.Pop
 
 def _ended(process: "subprocess.Popen[bytes]") -> bool:
     try:
-        return process.wait(0.05) == -signal.SIGTERM
+        return process.wait(0.01) == -signal.SIGTERM
     except subprocess.TimeoutExpired:
         return False
 
