@@ -112,6 +112,7 @@ def test_a_file_of_the_host_cannot_be_changed(setup: BoxSetup, tmp_path: Path, c
     file = tmp_path / "file"
 
     def fresh() -> str:
+        file.unlink(missing_ok=True)
         file.write_text("x")
         file.chmod(0o666)
         return str(file)
