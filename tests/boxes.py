@@ -1,10 +1,12 @@
 """Boxes of every tier that this machine can build, and the same programs outside as positive controls."""
 
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +54,14 @@ def unboxed(source: str, *arguments: str, cwd: Path | None = None, **environment
     line = [sys.executable, "-c", source, *arguments]
     env = {**os.environ, **environment}
     return subprocess.run(line, capture_output=True, text=True, env=env, cwd=cwd, check=False).stdout
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach and write to; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
 
 
 def processes_saying(mark: str) -> list[int]:

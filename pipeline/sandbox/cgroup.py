@@ -174,7 +174,7 @@ def _try(version: int, parents: dict[str, Path]) -> Cgroups:
             folder.mkdir(exist_ok=True)
             if version == 2:
                 (folder / "cgroup.subtree_control").write_text("+memory +pids")
-        with box_cgroup(made, BoxLimits()) as group, subprocess.Popen(["sleep", "60"]) as sleeper:
+        with box_cgroup(made, BoxLimits()) as group, subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
             assert group is not None
             try:
                 group.add(sleeper.pid)

@@ -146,12 +146,21 @@ def end_the_rest(config: Config) -> None:
         time.sleep(0.001)
 
 
+def remove(folder: str) -> None:
+    """Remove the program's folder; it may be closed to us, or deeper than we may have descriptors."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.lexists(folder):
+        for line in (["/usr/bin/chmod", "-R", "u+rwx", folder], ["/usr/bin/rm", "-rf", folder]):
+            os.waitpid(os.posix_spawn(line[0], line, os.environ), 0)
+
+
 def run_keeper(program: int, channel: int, wakeup: socket.socket, config: Config, folder: str) -> None:
     """The rest of the keeper's life."""
     status, ended = keep(program, channel, wakeup)
     end_the_rest(config)
     if not config["namespaces"]:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
     if ended:
         code = os.waitstatus_to_exitcode(status)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -33,6 +33,7 @@ _SAMPLED = "memory, processes and CPU time of the whole box are sampled, not hel
 _LACKS_C = (
     "a process namespace: the kernel counts processes of the user, not of the box",
     "a file system of its own: names and sizes of host files can be seen, and /tmp is not the writable folder",
+    "a disk limit of the kernel: the size of its folder is looked at ten times a second",
     "a network namespace: sockets are refused by seccomp and Landlock alone",
 )
 
@@ -81,7 +82,7 @@ def choose(tiers: Sequence[TierName]) -> BoxSetup:
         except UserError as error:
             problems.append(f"tier {tier}: {error}")
     raise UserError(
-        "sandbox: no box can be built here, and untrusted programs never run without one. Install bubblewrap "
+        "sandbox: no box can be built here, and untrusted programs never run without one; install bubblewrap "
         f"({INSTALL}); if it is there, unprivileged user namespaces may be switched off: allow them (sudo sysctl "
         "kernel.unprivileged_userns_clone=1; in a container, a seccomp profile that permits unshare; on Ubuntu 24.04, "
         "an AppArmor profile for bwrap), or use Linux 6.12 or later with Landlock. Tried:\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sandbox import BoxSetup
-from tests.boxes import TIERS, boxed, processes_saying, setup_of, unboxed
+from tests.boxes import TIERS, boxed, open_folder, processes_saying, setup_of, unboxed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,7 +151,7 @@ print(daemon.stdout.read(3).decode().strip())
     assert set(processes_saying(mark)) <= {daemon}
 
 
-def test_nothing_is_left_when_its_caller_is_killed(setup: BoxSetup, tmp_path: Path):
+def test_nothing_is_left_when_its_caller_is_killed(setup: BoxSetup):
     mark = f"warmstart-killed-{os.getpid()}-{setup.tier.name}"
     program = f"""
 import os, subprocess, sys, time
@@ -164,21 +164,21 @@ import sys
 from tests.boxes import boxed, setup_of
 boxed(setup_of({setup.tier.name!r}), {program!r}, wall_s=120)
 """
-    bare = subprocess.Popen([sys.executable, "-c", program])
-    with subprocess.Popen(
-        [sys.executable, "-c", caller], cwd=ROOT, env={**os.environ, "PYTHONPATH": python_path()}
-    ) as own:
-        _wait(lambda: len(processes_saying(mark)) >= 4)
-        before = set(processes_saying(mark))
-        own.kill()
-        bare.kill()
-        bare.wait()
-    _wait(lambda: len(processes_saying(mark)) <= 2)
-    left = processes_saying(mark)
-    assert len(left) == 2 and set(left) <= before  # those that ran outside of a box
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    _wait(lambda: not list(Path("/tmp").glob("warmstart-box-*")))
+    with open_folder() as folder:
+        start = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": python_path(), "TMPDIR": str(folder)}}
+        bare = subprocess.Popen([sys.executable, "-c", program])
+        with subprocess.Popen([sys.executable, "-c", caller], **start) as own:
+            _wait(lambda: len(processes_saying(mark)) >= 4)
+            before = set(processes_saying(mark))
+            own.kill()
+            bare.kill()
+            bare.wait()
+        _wait(lambda: len(processes_saying(mark)) <= 2)
+        left = processes_saying(mark)
+        assert len(left) == 2 and set(left) <= before  # those that ran outside of a box
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        _wait(lambda: not list(folder.glob("warmstart-box-*")))
 
 
 def python_path() -> str:

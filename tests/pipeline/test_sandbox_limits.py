@@ -1,12 +1,13 @@
 """Limits of a box, with a control group and where the tree is sampled. Each program exceeds them freely outside."""
 
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from pipeline.sandbox import BoxSetup
-from tests.boxes import TIERS, boxed, control, setup_of
+from tests.boxes import TIERS, boxed, control, open_folder, setup_of
 
 BOTH_WAYS = [*TIERS, *(f"{tier} sampled" for tier in TIERS)]
 
@@ -194,3 +195,19 @@ def test_an_open_file_too_many_is_refused(setup: BoxSetup):
     probe = "import os\nfor n in range(100): os.dup(0)\nprint('free')"
     assert control(probe) == "free\n" or os.sysconf("SC_OPEN_MAX") < 128
     assert b"Too many open files" in boxed(setup, probe).stderr
+
+
+def test_a_folder_that_is_closed_or_very_deep_is_removed_as_well(setup: BoxSetup, monkeypatch):
+    probe = """
+import os
+os.mkdir("closed")
+open("closed/file", "w").close()
+os.mkdir("open", 0)
+for _ in range(1500):
+    os.mkdir("down")
+    os.chdir("down")
+"""
+    with open_folder() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        assert boxed(setup, probe).status == "exited"
+        assert list(folder.iterdir()) == []

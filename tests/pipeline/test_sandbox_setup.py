@@ -13,7 +13,7 @@ from pipeline.sandbox.bubblewrap import Bubblewrap
 from pipeline.sandbox.cgroup import find_cgroups
 from pipeline.sandbox.setup import choose, probe, setups
 from pipeline.sandbox.syscalls import seccomp_filter
-from tests.boxes import boxed, setup_of
+from tests.boxes import boxed, open_folder, setup_of
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +24,10 @@ def _fresh_setup():
 
 
 @pytest.fixture
-def open_folder():
+def reachable():
     """A folder that an unprivileged user can reach; pytest's own are private."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
+    with open_folder() as folder:
+        yield folder
 
 
 def first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
@@ -91,15 +90,15 @@ def test_a_tier_that_the_machine_file_names_is_used_or_refused(monkeypatch: pyte
         box_setup()
 
 
-def test_a_bubblewrap_that_does_not_work_is_told_with_its_message(monkeypatch: pytest.MonkeyPatch, open_folder: Path):
-    first_on_path(monkeypatch, open_folder, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1")
+def test_a_bubblewrap_that_does_not_work_is_told_with_its_message(monkeypatch: pytest.MonkeyPatch, reachable: Path):
+    first_on_path(monkeypatch, reachable, "echo 'bwrap: No permissions to create new namespace' >&2; exit 1")
     with pytest.raises(UserError, match=r"namespaces may be switched off(.|\n)*No permissions to create"):
         choose(["A"])
 
 
-def test_a_bubblewrap_that_isolates_nothing_is_not_used(monkeypatch: pytest.MonkeyPatch, open_folder: Path):
+def test_a_bubblewrap_that_isolates_nothing_is_not_used(monkeypatch: pytest.MonkeyPatch, reachable: Path):
     setup_of("B")
-    first_on_path(monkeypatch, open_folder, NO_ISOLATION)
+    first_on_path(monkeypatch, reachable, NO_ISOLATION)
     with pytest.raises(UserError, match=r"does not hold .*a host file.*the network.*writing outside"):
         choose(["A"])
     found = choose(["A", "B"])
