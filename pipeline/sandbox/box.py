@@ -102,14 +102,21 @@ class _Watch:
 
 
 def run_in(setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> BoxResult:
-    """Run a program in a box of its own, built as `setup` says."""
+    """Run a program in a box of its own, built as `setup` says. A machine out of processes or memory gives `failed`."""
     cap = limits.output_kb << 10
-    with box_cgroup(setup.cgroups, limits) as group, setup.start(argv, stdin, limits) as running:
-        watch = _Watch(running, limits, group, {"stdout": cap, "stderr": cap, "channel": CHANNEL_BYTES})
-        _follow(watch)
-        if group:
-            watch.cpu_s = group.cpu_s()
-        out_of_memory = group is not None and group.out_of_memory()
+    out_of_memory = False
+    try:
+        with box_cgroup(setup.cgroups, limits) as group, setup.start(argv, stdin, limits) as running:
+            watch = _Watch(running, limits, group, {"stdout": cap, "stderr": cap, "channel": CHANNEL_BYTES})
+            _follow(watch)
+            if group:
+                watch.cpu_s, out_of_memory = group.cpu_s(), group.out_of_memory()
+    except OSError as error:
+        return BoxResult("failed", 128 + signal.SIGKILL, b"", str(error).encode(), 0.0, setup.tier.name)
+    return _result(watch, out_of_memory, setup.tier.name)
+
+
+def _result(watch: _Watch, out_of_memory: bool, tier: str) -> BoxResult:
     told = watch.told()
     cpu_s = told.get("cpu-s", watch.cpu_s)
     code = int(told.get("exit-code", 128 + signal.SIGKILL))
@@ -119,10 +126,10 @@ def run_in(setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits
             status = "memory_limit"
         elif "exit-code" not in told or "error" in told:
             status = "failed"
-        elif code == 128 + signal.SIGXCPU or (code == 128 + signal.SIGKILL and cpu_s >= limits.cpu_s):
+        elif code == 128 + signal.SIGXCPU or (code == 128 + signal.SIGKILL and cpu_s >= watch.limits.cpu_s):
             status = "cpu_limit"
     stderr = watch.of("stderr") + str(told.get("error", "")).encode()
-    return BoxResult(status, code, watch.of("stdout"), stderr, cpu_s, setup.tier.name)
+    return BoxResult(status, code, watch.of("stdout"), stderr, cpu_s, tier)
 
 
 def _follow(watch: _Watch) -> None:

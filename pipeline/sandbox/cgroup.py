@@ -84,7 +84,7 @@ def box_cgroup(cgroups: Cgroups | None, limits: BoxLimits) -> Iterator[BoxCgroup
     group = BoxCgroup(cgroups.version, {key: folder / name for key, folder in cgroups.folders.items()})
     try:
         for folder in dict.fromkeys(group.folders.values()):
-            folder.mkdir()
+            folder.mkdir(parents=cgroups.version == 1)
         _limit(group, (limits.memory_mb + limits.disk_mb) << 20, limits.processes + KEEPER)
         yield group
     finally:

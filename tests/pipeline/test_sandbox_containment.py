@@ -318,3 +318,12 @@ def test_parallel_boxes_do_not_see_each_other(setup: BoxSetup):
         first, second = pool.submit(boxed, setup, write), pool.submit(boxed, setup, look)
         assert second.result().stdout == b"[] []\n"
         assert first.result().status == "exited"
+
+
+def test_a_program_has_the_usual_devices(setup: BoxSetup):
+    probe = """
+print(len(open("/dev/urandom", "rb").read(8)), open("/dev/null", "w").write("x"), open("/dev/zero", "rb").read(2))
+try: open("/dev/full", "w").write("x" * 10_000)
+except OSError as error: print(error.strerror)
+"""
+    assert unboxed(probe) == boxed(setup, probe).stdout.decode() != ""

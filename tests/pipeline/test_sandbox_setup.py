@@ -1,7 +1,10 @@
 """Which box is chosen, what is said of it, and that none is ever used in silence that does not hold."""
 
+import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -38,6 +41,7 @@ def first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) ->
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
+ROOT = Path(__file__).resolve().parents[2]
 NO_ISOLATION = """
 while [ "$1" != "--" ]; do
   case $1 in --json-status-fd) status=$2;; --setenv) export "$2=$3";; esac
@@ -170,3 +174,36 @@ def test_the_filter_is_assembled_for_known_architectures_only():
         assert len(seccomp_filter(owns_files=True, machine=machine)) > len(program)
     with pytest.raises(UserError, match="riscv64"):
         seccomp_filter(machine="riscv64")
+
+
+NO_NAMESPACES = """
+import ctypes, platform, struct
+unshare, clone, clone3 = (272, 56, 435) if platform.machine() == "x86_64" else (97, 220, 435)
+steps = [
+    *[(0x20, 0, 0, 0), (0x15, 0, 1, unshare), (6, 0, 0, 0x50001), (0x15, 0, 1, clone3), (6, 0, 0, 0x50026)],
+    *[(0x15, 0, 3, clone), (0x20, 0, 0, 16), (0x45, 0, 1, 0x7E020000), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)],
+]
+program = b"".join(struct.pack("=HBBI", *step) for step in steps)
+libc = ctypes.CDLL(None)
+holder = ctypes.create_string_buffer(program)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack("@HP", len(steps), ctypes.addressof(holder)), 0, 0) == 0
+from pipeline.sandbox import BoxLimits, box_setup, python_argv, run_boxed
+result = run_boxed(python_argv("print(6 * 7)"), b"", BoxLimits())
+print(box_setup().tier.name, len(box_setup().passed_over) >= 2, result.stdout)
+"""
+"""Refuses new namespaces as the usual profile of a container does, then chooses a box."""
+
+
+def test_where_namespaces_are_refused_landlock_holds_the_box():
+    setup_of("C")
+    done = subprocess.run([sys.executable, "-c", NO_NAMESPACES], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "C True b'42\\n'\n", done.stderr
+    assert "tier C, the weakest; not to be had" in done.stderr
+
+
+def test_a_machine_that_cannot_start_a_box_fails_it(monkeypatch: pytest.MonkeyPatch):
+    setup = setup_of("A")
+    gone = dataclasses.replace(setup, starter=dataclasses.replace(setup.starter, bwrap="/nowhere/bwrap"))
+    result = boxed(gone, "print(1)")
+    assert result.status == "failed" and b"No such file" in result.stderr
