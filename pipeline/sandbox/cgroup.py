@@ -54,9 +54,6 @@ class BoxCgroup:
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         return _field(self.folders["memory"] / name, "oom_kill") > 0
 
-    def processes(self) -> list[int]:
-        return [int(pid) for pid in (self.folders["memory"] / "cgroup.procs").read_text().split()]
-
 
 def _field(file: Path, name: str) -> int:
     found = re.search(rf"^{name} (\d+)$", file.read_text(), re.MULTILINE)

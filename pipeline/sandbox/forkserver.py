@@ -109,7 +109,7 @@ def confine(config: Config, limits: Config, folder: str) -> None:
 
 
 def keep(program: int, channel: int, wakeup: socket.socket) -> tuple[int, bool]:
-    """Reap until the program ends or the caller closes the channel. Returns its wait status and who ended it."""
+    """Reap until the program ends or the caller closes the channel. Returns its wait status and whether it ended."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     poll.register(wakeup, select.POLLIN)

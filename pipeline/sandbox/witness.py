@@ -123,7 +123,7 @@ def witness() -> Iterator[Witness]:
         try:
             yield ready
         finally:
-            del os.environ[CANARY]
+            os.environ.pop(CANARY, None)
 
 
 @contextlib.contextmanager
