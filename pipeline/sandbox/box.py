@@ -87,7 +87,7 @@ class _Watch:
             return
         self.first = int(first)
         with contextlib.suppress(ProcessLookupError):
-            if self.group:
+            if self.group and not self.running.in_group:
                 self.group.add(self.first)
             selector.register(os.pidfd_open(self.first), selectors.EVENT_READ, "first")
         self.running.go()
@@ -106,7 +106,7 @@ def run_in(setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits
     cap = limits.output_kb << 10
     out_of_memory = False
     try:
-        with box_cgroup(setup.cgroups, limits) as group, setup.start(argv, stdin, limits) as running:
+        with box_cgroup(setup.cgroups, limits) as group, setup.start(argv, stdin, limits, group) as running:
             watch = _Watch(running, limits, group, {"stdout": cap, "stderr": cap, "channel": CHANNEL_BYTES})
             _follow(watch)
             if group:

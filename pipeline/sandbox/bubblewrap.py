@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.sandbox.cgroup import BoxCgroup
 from pipeline.sandbox.limits import BoxLimits
 from pipeline.sandbox.tiers import ENVIRONMENT, BoxSetup, Running, closing, libraries, sealed, unprivileged
 
@@ -27,7 +28,9 @@ class Bubblewrap:
     """Whether bubblewrap itself refuses programs user namespaces of their own (before 0.8 it cannot; seccomp does)."""
 
     @contextlib.contextmanager
-    def __call__(self, setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> Iterator[Running]:
+    def __call__(
+        self, setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits, group: BoxCgroup | None
+    ) -> Iterator[Running]:
         """Start one box. It ends with us: bubblewrap asks the kernel for that."""
         status_read, status_write = os.pipe()
         block_read, block_write = os.pipe()

@@ -2,9 +2,10 @@
 interpreter as text and needs only the standard library and ctypes.
 
 It stays single-threaded and never reads a request's program: the job lies in a descriptor that the fork alone reads. So
-nothing of one program can reach the next. A request brings five descriptors: job, stdin, stdout, stderr, and a
-channel, over which the box names its process, waits for a byte to begin, and tells its exit code. A channel that
-closes at the other end, because the caller ended or asks for it, ends the box.
+nothing of one program can reach the next. A request brings five descriptors or more: job, stdin, stdout, stderr, a
+channel, and doors to control groups, through which the box moves itself by writing 0. Over the channel the box names
+its process, waits for a byte to begin, and tells its exit code. A channel that closes at the other end, because the
+caller ended or asks for it, ends the box.
 
     server -> gate (new namespaces) -> keeper (first process of the box, reaps, ends it) -> the program
 """
@@ -44,9 +45,9 @@ Config = dict[str, Any]
 
 
 def serve(control: socket.socket) -> list[int]:
-    """Fork a box for each request. Returns its five descriptors, and only in the fork."""
+    """Fork a box for each request. Returns its descriptors, and only in the fork."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, 5)
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 8)
         if not data:
             os._exit(0)
         child = os.fork()
@@ -239,10 +240,14 @@ def exit_code(code: object) -> int:
 
 def box(config: Config, control: socket.socket) -> Config:
     """Serve; in the fork of a request, become the keeper, and in its fork the program. Returns the program's job."""
-    job_file, *streams, channel = serve(control)
+    job_file, *others = serve(control)
+    streams, channel, doors = others[:3], others[3], others[4:]
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         become_keeper(channel, config)
+        for door in doors:
+            os.write(door, b"0")
+            os.close(door)
         with open(job_file) as file:
             job: Config = json.load(file)
         folder = make_folder(config, job)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.sandbox.cgroup import Cgroups
+from pipeline.sandbox.cgroup import BoxCgroup, Cgroups
 from pipeline.sandbox.limits import BoxLimits
 
 TierName = Literal["A", "B", "C", "unsafe"]
@@ -49,6 +49,8 @@ class Running:
     """Where its first process tells JSON objects: `child-pid`, and at last `exit-code`."""
     go: Callable[[], None]
     kill: Callable[[], None]
+    in_group: bool = False
+    """Whether its first process moves itself to the control group."""
     folder: str | None = None
     """Its writable folder, where that is one of this machine's."""
 
@@ -64,7 +66,9 @@ class BoxSetup:
     """Files and folders that programs may read: libraries, interpreters, compilers."""
     seccomp: bytes
     cgroups: Cgroups | None
-    starter: Callable[["BoxSetup", Sequence[str], bytes, BoxLimits], contextlib.AbstractContextManager[Running]]
+    starter: Callable[
+        ["BoxSetup", Sequence[str], bytes, BoxLimits, BoxCgroup | None], contextlib.AbstractContextManager[Running]
+    ]
     """Starts one box of this tier."""
     passed_over: tuple[str, ...] = ()
     """Why each stronger tier cannot be had here."""
@@ -73,9 +77,11 @@ class BoxSetup:
         """The tier's canonical form, for lineage."""
         return self.tier.describe()
 
-    def start(self, argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> contextlib.AbstractContextManager[Running]:
+    def start(
+        self, argv: Sequence[str], stdin: bytes, limits: BoxLimits, group: BoxCgroup | None
+    ) -> contextlib.AbstractContextManager[Running]:
         """Start one box; what is left of it is ended with the context."""
-        return self.starter(self, argv, stdin, limits)
+        return self.starter(self, argv, stdin, limits, group)
 
     def python_argv(self, source: str) -> list[str]:
         """The arguments that run Python source in the box."""

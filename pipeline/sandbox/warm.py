@@ -5,6 +5,7 @@ Python source that would run as `python -c` runs in the fork itself; anything el
 
 import atexit
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.sandbox import confine, forkserver
+from pipeline.sandbox.cgroup import BoxCgroup
 from pipeline.sandbox.limits import BoxLimits
 from pipeline.sandbox.tiers import (
     ENVIRONMENT,
@@ -57,7 +59,9 @@ class ForkServer:
     """The process that started it: a fork of us gets a server of its own."""
 
     @contextlib.contextmanager
-    def __call__(self, setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> Iterator[Running]:
+    def __call__(
+        self, setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits, group: BoxCgroup | None
+    ) -> Iterator[Running]:
         """Start one box. It ends when its channel closes, so with us as well."""
         ours, theirs = socket.socketpair()
         stdout, stdout_write = os.pipe()
@@ -67,12 +71,13 @@ class ForkServer:
             folder = f"{tempfile.gettempdir()}/warmstart-box-{secrets.token_hex(8)}"
         job = sealed(json.dumps(_job(setup, argv, limits, folder)).encode())
         source = sealed(stdin)
-        inside = [job, source, stdout_write, stderr_write, theirs.fileno()]
+        doors = group.doors() if group else []
+        inside = [job, source, stdout_write, stderr_write]
         with closing(stdout, stderr), ours:
-            with closing(*inside[:4]), theirs:
-                self._send(setup, inside)
-            running = Running(stdout, stderr, ours.fileno(), lambda: _say(ours, b"g"), lambda: _close(ours), folder)
-            yield running
+            with closing(*inside, *doors), theirs:
+                self._send(setup, [*inside, theirs.fileno(), *doors])
+            go, kill = functools.partial(_say, ours, b"g"), functools.partial(_close, ours)
+            yield Running(stdout, stderr, ours.fileno(), go, kill, bool(doors), folder)
 
     def _send(self, setup: BoxSetup, descriptors: list[int]) -> None:
         with self.lock:
