@@ -72,6 +72,8 @@ system)
     need_packages g++:g++ bubblewrap:bwrap git:git
     # Only the tests need a Slurm of this machine's own; they are skipped without it.
     [ -z "${WARMSTART_TEST_SLURM:-}" ] || PATH=$PATH:/usr/sbin need_packages slurm-wlm:slurmctld munge:munged
+    # The tests of boxed JavaScript need a runtime; they are skipped without it as well.
+    [ -z "${WARMSTART_TEST_LANGUAGES:-}" ] || need_packages nodejs:node
     ;;
 pipeline)
     echo "set-up: .venv (pipeline and training, $device): about 0.8 GB to download, 2.2 GB on disk (CUDA: 4 and 8 GB)"

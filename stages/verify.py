@@ -1,6 +1,7 @@
 """Judge every sample with its task's verifier: pass, fail or unknown, with a reason and evidence.
 
-In: `tasks` (with references) and `samples`. Out: `verdicts`, one a sample, in the order of the samples.
+In: `tasks` (with references) and `samples`. Out: `verdicts`, one a sample, in the order of the samples,
+and verification.json: versions and limits of the verifiers, and the sandbox.
 
     warmstart verify --config configs/demo/verify.yaml --in tasks=data/demo/tasks --in samples=data/demo/generate \\
       --out data/demo/verify --report reports/demo/verify.json
@@ -18,8 +19,8 @@ from pathlib import Path
 from pipeline.config import StageConfig, load_machine
 from pipeline.errors import UserError
 from pipeline.records import Report, Sample, Task, Verdict
-from pipeline.shards import iter_table, read_manifest, write_table
-from pipeline.verdicts import Judge, TasksInStep
+from pipeline.shards import iter_table, read_manifest, write_json, write_table
+from pipeline.verdicts import Judge, TasksInStep, verification_manifest
 from pipeline.verify import Limits
 
 INPUTS: Mapping[str, str] = {
@@ -35,19 +36,23 @@ class Config(StageConfig):
     """What judging one answer may cost; past it the verdict is `unknown` or `fail`, as each verifier says."""
 
 
-def count(judged: Iterable[tuple[Task, Verdict]], counts: Counter[tuple[str, str, str]]) -> Iterator[Verdict]:
-    """Pass verdicts through, counting (domain, verdict, reason)."""
+Count = tuple[str, str, str, str]
+"""Domain, verifier, verdict, reason."""
+
+
+def count(judged: Iterable[tuple[Task, Verdict]], counts: Counter[Count]) -> Iterator[Verdict]:
+    """Pass verdicts through, counting them."""
     for task, verdict in judged:
-        counts[task.domain, verdict.verdict, verdict.reason] += 1
+        counts[task.domain, verdict.verifier, verdict.verdict, verdict.reason] += 1
         yield verdict
 
 
-def summarise(counts: Mapping[tuple[str, str, str], int]) -> Report:
+def summarise(counts: Mapping[Count, int]) -> Report:
     """Flat counts of verdicts and reasons, and the pass rate of each domain among its decided samples."""
     by_verdict: Counter[str] = Counter()
     by_reason: Counter[str] = Counter()
     by_domain: Counter[tuple[str, str]] = Counter()
-    for (domain, verdict, reason), number in counts.items():
+    for (domain, _, verdict, reason), number in counts.items():
         by_verdict[verdict] += number
         by_reason[reason] += number
         by_domain[domain, verdict] += number
@@ -64,11 +69,13 @@ def summarise(counts: Mapping[tuple[str, str, str], int]) -> Report:
 
 def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     """Judge all samples; restartable, and equal for any number of workers."""
-    tasks, counts = TasksInStep(inputs["tasks"]), Counter[tuple[str, str, str]]()
+    tasks, counts = TasksInStep(inputs["tasks"]), Counter[Count]()
     total = min(read_manifest(inputs["samples"], "samples").rows, config.limit or sys.maxsize)
     samples = islice(iter_table(inputs["samples"], Sample), config.limit)
     with Judge(config.limits, load_machine()) as judge:
         write_table(output, Verdict, count(judge.verdicts(tasks.find, samples, total), counts))
+    verifiers = {verifier for _, verifier, _, _ in counts}
+    write_json(output / "verification.json", verification_manifest(config.limits, verifiers))
     report = summarise(counts)
     num_unknown = int(report["unknown"])
     if num_unknown > config.max_rejected * total:

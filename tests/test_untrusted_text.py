@@ -37,8 +37,11 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/verify/code/packed.py", "genops"): "names the opcodes of a pickle and runs none of them",
     ("pipeline/verify/code/asserts.py", "literal_eval"): "takes literals apart and calls nothing",
     ("pipeline/config/base.py", "yaml.load"): "by a subclass of SafeLoader, which makes plain values only",
-    ("pipeline/verify/equality.py", "math_verify.parse"): "LaTeX by a grammar, in a process with limits that is killed",
-    ("pipeline/verify/equality.py", "math_verify.verify"): "compares two parsed expressions, in that same process",
+    (
+        "pipeline/verify/math/equality.py",
+        "math_verify.parse",
+    ): "LaTeX by a grammar, in a process with limits that is killed",
+    ("pipeline/verify/math/equality.py", "math_verify.verify"): "compares two parsed expressions, in that same process",
 }
 
 

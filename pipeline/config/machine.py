@@ -132,6 +132,15 @@ class Endpoint(StrictModel):
     """Requests kept in flight per address."""
 
 
+class Sandbox(StrictModel):
+    """Which box untrusted programs run in. Results name it; a weaker one changes what is safe, not what is right."""
+
+    tier: Literal["auto", "A", "B", "C"] = "auto"
+    """`auto` takes the first that this machine can build; a named one is used or refused, never replaced."""
+    unsafe: bool = False
+    """Run programs without a box, where nothing else is to be had and the data is trusted. Said at every start."""
+
+
 class Machine(StrictModel):
     """One machine or cluster."""
 
@@ -143,6 +152,7 @@ class Machine(StrictModel):
     """Folder of the verdicts known so far, by content."""
     serving: Serving = Serving()
     training: Training = Training()
+    sandbox: Sandbox = Sandbox()
     endpoints: dict[str, Endpoint] = Field(default_factory=dict)
     """Addresses by teacher name."""
 

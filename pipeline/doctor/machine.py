@@ -25,12 +25,14 @@ def probe_python() -> Finding:
 
 
 def probe_sandbox() -> Finding:
-    """Build a box and run a program in it; `box_setup` has looked for ways out of it first."""
-    from pipeline.sandbox import BoxLimits, box_setup, python_argv, run_boxed
+    """Build a box and run a program in it; choosing one has looked for ways out of it first."""
+    from pipeline.sandbox import BoxLimits
+    from pipeline.sandbox.box import run_in
+    from pipeline.sandbox.setup import INSTALL, box_setup, choose
 
     try:
-        setup = box_setup()
-        result = run_boxed(python_argv("print(6 * 7)"), b"", BoxLimits())
+        setup = box_setup() if _machine_loads() else choose(("A", "B", "C"))
+        result = run_in(setup, setup.python_argv("print(6 * 7)"), b"", BoxLimits())
     except UserError as error:
         text, _, rest = str(error).partition(";")
         return Finding("gap", text, rest.strip() or "see the README on the sandbox")
@@ -38,7 +40,22 @@ def probe_sandbox() -> Finding:
         return Finding(
             "gap", f"a boxed program did not run: {result.status}, {result.stderr.decode()[-200:]}", "make system"
         )
-    return Finding("ok", f"{setup.bwrap}: a program ran in a box; no network, host files or writing outside /tmp")
+    tier = setup.tier
+    if tier.name == "unsafe":
+        return Finding("gap", "the sandbox is switched off: programs run with your rights", "switch it on again")
+    text = f"tier {tier.name} ({', '.join(tier.mechanisms)}): a program ran in a box, and found no way out of it"
+    text += "".join(f"; it lacks {lack}" for lack in tier.lacks)
+    if setup.passed_over:
+        return Finding("note", f"{text}; passed over {' | '.join(setup.passed_over)}", INSTALL)
+    return Finding("ok", text)
+
+
+def _machine_loads() -> bool:
+    try:
+        load_machine()
+    except UserError:
+        return False
+    return True
 
 
 def probe_compiler() -> Finding:

@@ -2,31 +2,29 @@
 
     run_boxed(python_argv("print(1 + 1)"), b"", BoxLimits()) -> BoxResult(status="exited", code=0, stdout=b"2\\n", ...)
 
-Nothing outlives the call: the box is a process namespace that ends with its first process, and that one ends with
-bubblewrap, which ends with us.
+Nothing outlives the call: the box ends with its first process, and that one with us.
 """
 
 import contextlib
-import fcntl
+import json
 import math
 import os
-import re
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pipeline.sandbox.limits import BoxLimits
-from pipeline.sandbox.setup import box_setup, unprivileged
+from pipeline.sandbox.cgroup import BoxCgroup, box_cgroup
+from pipeline.sandbox.limits import BoxLimits, Passed
+from pipeline.sandbox.tiers import BoxSetup, Running
+from pipeline.sandbox.usage import over_limit
 
-BoxStatus = Literal["exited", "cpu_limit", "wall_limit", "output_limit", "failed"]
+BoxStatus = Literal["exited", "failed"] | Passed
 DRAIN_S = 10.0
-SAMPLE_S = 0.5
-TICKS = os.sysconf("SC_CLK_TCK")
+SAMPLE_S = 0.1
+CHANNEL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +32,33 @@ class BoxResult:
     """How a boxed program ended."""
 
     status: BoxStatus
-    """`exited` by itself (any code), ended at a limit, or `failed`: the box could not be built."""
+    """`exited` by itself (any code), ended at a limit, or `failed`: the box could not be built or was ended by
+    something else. With a control group `memory_limit` is also told of a program that outlived a child which the
+    kernel killed for it."""
     code: int
     """Exit code; 128 + n when ended by signal n."""
     stdout: bytes
     stderr: bytes
     cpu_s: float
-    """CPU seconds of all its processes when last looked at, twice a second: 0 for a short program."""
+    """CPU seconds of all its processes: exact with a control group or the fork server, else when last looked at, ten
+    times a second, 0 for a short program."""
+    tier: str = "A"
+    """How strong the box was: A, B, C or `unsafe`."""
 
 
 @dataclass(slots=True)
-class _Streams:
-    """What has been read so far from the three pipes of a box."""
+class _Watch:
+    """What is known so far of a running box."""
 
+    running: Running
+    limits: BoxLimits
+    group: BoxCgroup | None
     caps: dict[str, int]
     data: dict[str, bytearray] = field(default_factory=dict)
+    first: int | None = None
+    """The first process of the box, as seen from here."""
+    cpu_s: float = 0.0
+    ended_by: Passed | None = None
 
     def add(self, name: str, piece: bytes) -> bool:
         """Keep a piece up to the stream's cap. Returns False when the cap is passed."""
@@ -59,128 +69,103 @@ class _Streams:
     def of(self, name: str) -> bytes:
         return bytes(self.data.get(name, b""))
 
+    def told(self) -> dict[str, Any]:
+        """What the box's first process said: `child-pid`, `exit-code`, `cpu-s`, `error`."""
+        events: dict[str, Any] = {}
+        for line in self.of("channel").replace(b"}", b"}\n").splitlines():
+            with contextlib.suppress(ValueError):
+                events.update(json.loads(line))
+        return events
 
-def run_boxed(argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> BoxResult:
-    """Run a program in a box of its own. Raises UserError where this machine cannot build one."""
-    setup = box_setup()
-    status_read, status_write = os.pipe()
-    source = _sealed(stdin)
-    try:
-        process = subprocess.Popen(
-            setup.command(argv, limits, status_write),
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(status_write,),
-            **unprivileged(),
-        )
-    finally:
-        os.close(status_write)
-        os.close(source)
+    def begin(self, selector: selectors.BaseSelector) -> None:
+        """Once the first process is known: put it in its group, let it begin, and watch its end.
+
+        The kernel ends the first process of a namespace only after every other one.
+        """
+        first = self.told().get("child-pid")
+        if self.first is not None or first is None:
+            return
+        self.first = int(first)
+        with contextlib.suppress(ProcessLookupError):
+            if self.group and not self.running.in_group:
+                self.group.add(self.first)
+            selector.register(os.pidfd_open(self.first), selectors.EVENT_READ, "first")
+        self.running.go()
+
+    def sample(self) -> Passed | None:
+        """Look at what the box uses. Returns the limit that it has passed."""
+        if self.first is None:
+            return None
+        limit, cpu_s = over_limit(self.first, self.group, self.running.folder, self.limits)
+        self.cpu_s = max(self.cpu_s, cpu_s)
+        return limit
+
+
+def run_in(setup: BoxSetup, argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> BoxResult:
+    """Run a program in a box of its own, built as `setup` says. A machine out of processes or memory gives `failed`."""
     cap = limits.output_kb << 10
-    streams = _Streams({"stdout": cap, "stderr": cap, "status": 4096})
+    out_of_memory = False
     try:
-        ended_by, cpu_s = _watch(process, status_read, streams, limits.wall_s)
-    except BaseException:
-        os.kill(process.pid, signal.SIGKILL)
-        raise
-    finally:
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
-        os.close(status_read)
-        process.wait()
-    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    status: BoxStatus = ended_by or "exited"
-    if ended_by is None and b'"exit-code"' not in streams.of("status"):
-        status = "failed"  # bubblewrap reports an exit code only for a program that it started
-    elif code == 128 + signal.SIGXCPU or (code == 128 + signal.SIGKILL and cpu_s >= limits.cpu_s):
-        status = "cpu_limit"
-    return BoxResult(status, code, streams.of("stdout"), streams.of("stderr"), cpu_s)
+        with box_cgroup(setup.cgroups, limits) as group, setup.start(argv, stdin, limits, group) as running:
+            watch = _Watch(running, limits, group, {"stdout": cap, "stderr": cap, "channel": CHANNEL_BYTES})
+            _follow(watch)
+            if group:
+                watch.cpu_s, out_of_memory = group.cpu_s(), group.out_of_memory()
+    except OSError as error:
+        return BoxResult("failed", 128 + signal.SIGKILL, b"", str(error).encode(), 0.0, setup.tier.name)
+    return _result(watch, out_of_memory, setup.tier.name)
 
 
-def _sealed(data: bytes) -> int:
-    """A descriptor to read `data` from. Sealed: the program cannot use it as memory outside its limits."""
-    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    fcntl.fcntl(
-        descriptor,
-        fcntl.F_ADD_SEALS,
-        fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL,
-    )
-    return descriptor
+def _result(watch: _Watch, out_of_memory: bool, tier: str) -> BoxResult:
+    told = watch.told()
+    cpu_s = told.get("cpu-s", watch.cpu_s)
+    code = int(told.get("exit-code", 128 + signal.SIGKILL))
+    status: BoxStatus = watch.ended_by or "exited"
+    if watch.ended_by is None:
+        if out_of_memory:
+            status = "memory_limit"
+        elif "exit-code" not in told or "error" in told:
+            status = "failed"
+        elif code == 128 + signal.SIGXCPU or (code == 128 + signal.SIGKILL and cpu_s >= watch.limits.cpu_s):
+            status = "cpu_limit"
+    stderr = watch.of("stderr") + str(told.get("error", "")).encode()
+    return BoxResult(status, code, watch.of("stdout"), stderr, cpu_s, tier)
 
 
-def _watch(
-    process: "subprocess.Popen[bytes]", status_fd: int, streams: _Streams, wall_s: float
-) -> tuple[BoxStatus | None, float]:
-    """Read until every pipe is closed and the last process of the box is gone, or until a limit.
-
-    Returns the limit that ended it and the CPU seconds last seen: bubblewrap does not wait for its box, so that the
-    kernel adds them to nobody.
-    """
-    deadline, next_sample, cpu_s = time.monotonic() + wall_s, time.monotonic() + SAMPLE_S, 0.0
-    ended_by: BoxStatus | None = None
+def _follow(watch: _Watch) -> None:
+    """Read until every pipe is closed and the last process of the box is gone, or until a limit."""
+    running = watch.running
+    deadline, next_sample = time.monotonic() + watch.limits.wall_s, time.monotonic() + SAMPLE_S
     with selectors.DefaultSelector() as selector:
-        for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr"), (status_fd, "status")):
-            assert pipe is not None
-            selector.register(pipe, selectors.EVENT_READ, name)
+        for descriptor, name in ((running.stdout, "stdout"), (running.stderr, "stderr"), (running.channel, "channel")):
+            selector.register(descriptor, selectors.EVENT_READ, name)
         while selector.get_map():
             events = selector.select(max(0.0, min(deadline, next_sample) - time.monotonic()))
             now = time.monotonic()
-            limit: BoxStatus | None = None
+            limit: Passed | None = None
             for key, _ in events:
-                piece = b"" if key.data == "init" else os.read(key.fd, 1 << 16)
-                if key.data == "status" and not streams.of("status"):
-                    _register_init(selector, piece)
+                piece = b"" if key.data == "first" else _read(key.fd)
+                if piece and not watch.add(key.data, piece):
+                    limit = "output_limit"
+                if key.data == "channel":
+                    watch.begin(selector)
                 if not piece:
                     selector.unregister(key.fileobj)
-                    if key.data == "init":
+                    if key.data == "first":
                         os.close(key.fd)
-                elif not streams.add(key.data, piece):
-                    limit = "output_limit"
             if now >= deadline:
                 limit = "wall_limit"
-            if ended_by is None and (limit or now >= next_sample):
-                cpu_s, next_sample = max(cpu_s, _tree_cpu_s(process.pid)), now + SAMPLE_S
-            if limit and ended_by is None:
-                ended_by, deadline, next_sample = limit, now + DRAIN_S, math.inf
-                os.kill(process.pid, signal.SIGKILL)
+            if watch.ended_by is None and (limit or now >= next_sample):
+                limit, next_sample = watch.sample() or limit, time.monotonic() + SAMPLE_S
+            if limit and watch.ended_by is None:
+                watch.ended_by, deadline, next_sample = limit, now + DRAIN_S, math.inf
+                running.kill()
             elif limit == "wall_limit":
                 break
-    return ended_by, cpu_s
 
 
-def _register_init(selector: selectors.BaseSelector, status: bytes) -> None:
-    """Watch the end of the box's first process, named in bubblewrap's first status line.
-
-    The kernel ends it only after every other process of the box. Bubblewrap itself leaves a little earlier.
-    """
-    found = re.search(rb'"child-pid"\s*:\s*(\d+)', status)
-    if found:
-        with contextlib.suppress(ProcessLookupError):
-            selector.register(os.pidfd_open(int(found[1])), selectors.EVENT_READ, "init")
-
-
-def _tree_cpu_s(root: int) -> float:
-    """CPU seconds of a process, its living descendants and those they have waited for."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(entry))
-        ticks[int(entry)] = sum(int(value) for value in fields[11:15])
-    total, waiting = 0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += ticks.get(pid, 0)
-        waiting.extend(children.get(pid, []))
-    return total / TICKS
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 16)
+    except ConnectionResetError:  # the fork server ended
+        return b""

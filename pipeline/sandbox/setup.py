@@ -1,127 +1,153 @@
-"""The bubblewrap command line of the box, and the probe that shows at first use that it holds.
+"""Choose the strongest box that this machine can build, by trying: see `witness.py`. Once a process.
 
-Root drops to uid 65534 *before* bubblewrap starts: started as root, bubblewrap 0.8 leaves every capability in place
-and the kernel ignores the process limit. `/dev` and `/` are tmpfs, so both are remounted read-only: left writable, a
-program put 240 MB there.
+A tier is passed over when it cannot be built or lets something out, and why is kept; which one is used stands in each
+result and in the lineage. Without any, programs are not run at all.
 """
 
+import ctypes
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from pipeline.config import load_machine
 from pipeline.errors import UserError
+from pipeline.progress import say
+from pipeline.sandbox.box import BoxResult, run_in
+from pipeline.sandbox.bubblewrap import Bubblewrap
+from pipeline.sandbox.cgroup import Cgroups, find_cgroups
+from pipeline.sandbox.languages import toolchains
 from pipeline.sandbox.limits import BoxLimits
+from pipeline.sandbox.syscalls import kill_all_filter, seccomp_filter
+from pipeline.sandbox.tiers import BoxSetup, Tier, TierName, libraries
+from pipeline.sandbox.warm import ForkServer
+from pipeline.sandbox.witness import NEEDED_OUTSIDE, outside, reached_inside, witness
 
-NOBODY = 65534
+UNSAFE = "WARMSTART_UNSAFE_SANDBOX"
 INSTALL = "sudo apt-get install --yes bubblewrap"
-PROBE_TIMEOUT_S = 60.0
-
-WITNESS = """
-import dataclasses, decimal, fractions, heapq, json, math, re, socket, sys
-port, host_file = int(sys.argv[1]), sys.argv[2]
-def works(action):
-    try: action()
-    except OSError: return False
-    return True
-held = {
-    "network": works(lambda: socket.create_connection(("127.0.0.1", port), 2)),
-    "host files": works(lambda: open(host_file)),
-    "writing outside /tmp": works(lambda: open("/x", "w")) or works(lambda: open("/dev/x", "w")),
-}
-print("escapes:" + ",".join(name for name, open_ in held.items() if open_))
-"""
-"""Every action here succeeds outside the box, so a witness that fails to run cannot pass for a box that holds."""
+LANDLOCK_ABI = 6
+"""The first one that also keeps signals and abstract unix sockets in: Linux 6.12."""
+_SAMPLED = "memory, processes and CPU time of the whole box are sampled, not held by the kernel (no cgroup is writable)"
+_LACKS_C = (
+    "a process namespace: the kernel counts processes of the user, not of the box",
+    "a file system of its own: names and sizes of host files can be seen, and /tmp is not the writable folder",
+    "a disk limit of the kernel: the size of its folder is looked at ten times a second",
+    "a network namespace: sockets are refused by seccomp and Landlock alone",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class BoxSetup:
-    """How boxes are built on this machine."""
-
-    bwrap: str
-    prlimit: str
-    python: str
-    """Interpreter inside the box, reachable for an unprivileged user."""
-    python_binds: tuple[str, ...]
-    """Folders and files of that interpreter, bound read-only."""
-    userns_disabled: bool
-    """Whether programs are refused user namespaces of their own (an older bubblewrap cannot)."""
-
-    def command(self, argv: Sequence[str], limits: BoxLimits, status_fd: int | None = None) -> list[str]:
-        """The whole command that runs `argv` in a box."""
-        line = [self.bwrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
-        line += ["--unshare-cgroup-try", "--new-session", "--die-with-parent", "--cap-drop", "ALL"]
-        line += ["--disable-userns"] if self.userns_disabled else []
-        line += ["--json-status-fd", str(status_fd)] if status_fd is not None else []
-        line += ["--clearenv", "--setenv", "LANG", "C.UTF-8", "--setenv", "PATH", "/usr/bin"]
-        # Sets of strings iterate in the same order everywhere, so verdicts repeat. One malloc arena: each further
-        # one reserves 64 MiB of the address space that is limited below.
-        line += ["--setenv", "PYTHONHASHSEED", "0", "--setenv", "MALLOC_ARENA_MAX", "1"]
-        for path in dict.fromkeys((*system_binds(), self.prlimit, *self.python_binds)):
-            line += ["--ro-bind", path, path]
-        for link in ("/lib", "/lib64"):
-            if os.path.islink(link):
-                line += ["--symlink", os.readlink(link), link]
-        line += ["--dev", "/dev", "--size", str(limits.disk_mb << 20), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-        line += ["--remount-ro", "/dev", "--remount-ro", "/", "--"]
-        # Inside the user namespace, so that parallel boxes do not share one count of processes.
-        line += [self.prlimit, f"--cpu={limits.cpu_s}:{limits.cpu_s + 1}", f"--as={limits.memory_mb << 20}"]
-        line += [f"--nproc={limits.processes}", f"--fsize={limits.disk_mb << 20}", f"--nofile={limits.open_files}"]
-        return [*line, "--core=0", "--", *argv]
-
-
-def system_binds() -> list[str]:
-    """The shared libraries; /lib and /lib64 are links into /usr, or folders on systems without a merged /usr."""
-    folders = [f for f in ("/usr/lib", "/usr/lib64") if os.path.isdir(f)]
-    return folders + [f for f in ("/lib", "/lib64") if os.path.isdir(f) and not os.path.islink(f)]
-
-
-def unprivileged() -> dict[str, Any]:
-    """Arguments of `subprocess.Popen` that start a program in a clean environment and never as root.
-
-    The environment of bubblewrap itself is cleaned as well: a program could read it from /proc/1/environ.
-    """
-    clean: dict[str, Any] = {"env": {"PATH": "/usr/bin:/bin"}, "cwd": "/", "start_new_session": True}
-    return {**clean, "user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else clean
+def run_boxed(argv: Sequence[str], stdin: bytes, limits: BoxLimits) -> BoxResult:
+    """Run a program in a box of its own. Raises UserError where this machine cannot build one."""
+    return run_in(box_setup(), argv, stdin, limits)
 
 
 def python_argv(source: str) -> list[str]:
     """The arguments that run Python source in the box: standard library only, nothing imported from /tmp."""
-    return [box_setup().python, "-s", "-S", "-P", "-B", "-c", source]
+    return box_setup().python_argv(source)
 
 
 @cache
 def box_setup() -> BoxSetup:
-    """Find and probe what the box needs, once per process. Raises UserError where no box can be built or it leaks."""
-    bwrap, prlimit = shutil.which("bwrap"), shutil.which("prlimit")
-    if bwrap is None:
-        raise UserError(
-            "bwrap: not found; untrusted programs run only in a bubblewrap box, never without one. "
-            f"Install it and run the same command again: {INSTALL}"
+    """The box of this process, found and probed at first use.
+
+    The machine file may name a tier (`sandbox.tier`) or ask for none (`sandbox.unsafe`, or WARMSTART_UNSAFE_SANDBOX=1).
+    Raises UserError where no box can be built, or where what was built does not hold.
+    """
+    choice = load_machine().sandbox
+    if choice.unsafe or os.environ.get(UNSAFE) == "1":
+        setup = next(setups("unsafe", find_cgroups()))
+        say(
+            "WARNING: the sandbox is switched off: programs written by a model run with the rights of "
+            f"uid {os.geteuid() or 65534}, with network and files. Every result is marked `unsafe`."
         )
-    if prlimit is None:
-        raise UserError("prlimit: not found; the box needs it for its limits: sudo apt-get install --yes util-linux")
-    problems = []
-    for python, binds in _interpreters():
-        for userns_disabled in (True, False):
-            setup = BoxSetup(bwrap, prlimit, python, binds, userns_disabled)
-            problem = _probe(setup)
-            if problem is None:
-                return setup
-            problems.append(f"{python}: {problem}")
+        return setup
+    return choose(("A", "B", "C") if choice.tier == "auto" else (choice.tier,))
+
+
+def choose(tiers: Sequence[TierName]) -> BoxSetup:
+    """The first of these tiers that holds. Raises UserError if none does."""
+    cgroups = find_cgroups()
+    problems: list[str] = []
+    for tier in tiers:
+        try:
+            for setup in setups(tier, cgroups, tuple(problems)):
+                problem = probe(setup)
+                if problem is None:
+                    if tier == "C":
+                        say(f"sandbox: tier C, the weakest; not to be had: {'; '.join(problems) or 'not asked for'}")
+                    return setup
+                problems.append(f"tier {tier}, {setup.python}: {problem}")
+        except UserError as error:
+            problems.append(f"tier {tier}: {error}")
     raise UserError(
-        f"{bwrap}: no box can be built here; unprivileged user namespaces may be switched off. Install bubblewrap "
-        f"({INSTALL}) and allow them (sudo sysctl kernel.unprivileged_userns_clone=1; in a container, a seccomp "
-        "profile that permits unshare; on Ubuntu 24.04, an AppArmor profile for bwrap). Tried:\n"
+        "sandbox: no box can be built here, and untrusted programs never run without one; install bubblewrap "
+        f"({INSTALL}); if it is there, unprivileged user namespaces may be switched off: allow them (sudo sysctl "
+        "kernel.unprivileged_userns_clone=1; in a container, a seccomp profile that permits unshare; on Ubuntu 24.04, "
+        "an AppArmor profile for bwrap), or use Linux 6.12 or later with Landlock. Tried:\n"
         + "\n".join(dict.fromkeys(problems))
     )
+
+
+def setups(tier: TierName, cgroups: Cgroups | None, passed_over: tuple[str, ...] = ()) -> Iterator[BoxSetup]:
+    """Ways to build a tier on this machine, best first, not yet probed. Raises UserError for what is missing."""
+    folders, _ = libraries()
+    limited = (f"cgroup v{cgroups.version}",) if cgroups else ("sampling",)
+    lacks = () if cgroups else (_SAMPLED,)
+    landlock = landlock_abi() >= LANDLOCK_ABI
+    mechanisms: tuple[str, ...] = ("seccomp", "rlimits", *limited)
+    if tier == "C" and not landlock:
+        raise UserError(f"Landlock's interface {LANDLOCK_ABI} is needed (Linux 6.12), found {landlock_abi()}")
+    if tier == "B":
+        mechanisms += ("namespaces", *(("landlock",) if landlock else ()))
+    elif tier == "C":
+        mechanisms, lacks = (*mechanisms, "landlock"), (*lacks, *_LACKS_C)
+    elif tier == "unsafe":
+        mechanisms, lacks = ("rlimits", *limited), (*lacks, "everything that keeps a program from this machine")
+    for python, files in _interpreters():
+        binds = tuple(dict.fromkeys((*folders, *files, *toolchains())))
+        if tier == "A":
+            bwrap, prlimit = _need("bwrap", INSTALL), _need("prlimit", "sudo apt-get install --yes util-linux")
+            for userns_disabled in (True, False):
+                made = Tier("A", (*mechanisms, "bubblewrap"), lacks)
+                starter = Bubblewrap(bwrap, prlimit, userns_disabled)
+                yield BoxSetup(made, python, binds, seccomp_filter(), cgroups, starter, passed_over)
+            continue
+        # Without namespaces the program sees host files; root's programs run as a user that owns none.
+        filter_ = kill_all_filter() if tier == "unsafe" else seccomp_filter(tier == "C" and os.geteuid() != 0)
+        server = ForkServer(namespaces=tier == "B", landlock=landlock and tier != "unsafe")
+        yield BoxSetup(Tier(tier, mechanisms, lacks), python, binds, filter_, cgroups, server, passed_over)
+
+
+def probe(setup: BoxSetup) -> str | None:
+    """Try every way out, in a box and beside it outside. Returns what is wrong with this setup, or None if it holds."""
+    try:
+        with witness() as ready, outside(setup.python, ready) as reached_outside:
+            try:
+                inside, problem = reached_inside(setup, ready)
+            finally:
+                free = reached_outside()
+    except OSError as error:  # an interpreter that the unprivileged user cannot reach
+        return str(error)
+    if problem:
+        return problem
+    if inside:
+        return f"the box does not hold ({', '.join(sorted(inside))} within reach)"
+    void = NEEDED_OUTSIDE - free
+    return f"the probe is void: outside as well it could not reach {', '.join(sorted(void))}" if void else None
+
+
+def landlock_abi() -> int:
+    """Version of Landlock's interface in the running kernel, 0 where it has none."""
+    return max(0, int(ctypes.CDLL(None).syscall(444, None, 0, 1)))
+
+
+def _need(program: str, install: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise UserError(f"{program}: not found; install it and run the same command again: {install}")
+    return found
 
 
 def _interpreters() -> list[tuple[str, tuple[str, ...]]]:
@@ -137,29 +163,3 @@ def _interpreters() -> list[tuple[str, tuple[str, ...]]]:
     if own != system:
         found.append((own, (own, str(Path(prefix) / "lib"))))
     return found
-
-
-def _probe(setup: BoxSetup) -> str | None:
-    """Run the witnesses in a box. Returns what is wrong, or None. Raises UserError if the box lets something out."""
-    with tempfile.NamedTemporaryFile() as host_file, socket.create_server(("127.0.0.1", 0)) as listener:
-        os.chmod(host_file.name, 0o644)
-        port = listener.getsockname()[1]
-        arguments = [setup.python, "-s", "-S", "-P", "-B", "-c", WITNESS, str(port), host_file.name]
-        try:
-            done = subprocess.run(
-                setup.command(arguments, BoxLimits()),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=PROBE_TIMEOUT_S,
-                check=False,
-                **unprivileged(),
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-    output = done.stdout.decode(errors="replace").strip()
-    if done.returncode or not output.startswith("escapes:"):
-        return f"exit {done.returncode}, {done.stderr.decode(errors='replace').strip()[-300:] or 'no message'}"
-    escapes = output.removeprefix("escapes:")
-    if escapes:
-        raise UserError(f"{setup.bwrap}: the box does not hold ({escapes} reachable from inside); it is not used")
-    return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from pipeline.cluster import Workers
 from pipeline.config import Machine
@@ -112,8 +113,6 @@ class Judge:
         self, missing: Mapping[bytes, Item], counts: Counter[str], progress: Progress
     ) -> dict[bytes, Judgement]:
         chunks = make_chunks(missing, self._limits)
-        if any(chunk.items[0].verifier in BOXED for chunk in chunks):
-            box_setup()  # say what is missing before any work is done
         found: dict[bytes, Judgement] = {}
         for index, (judgements, seconds) in self._workers.map(judge_chunk, chunks):
             chunk = chunks[index]
@@ -167,10 +166,20 @@ def is_decided(item: Item) -> bool:
 
 
 def key_of(item: Item, limits: Limits) -> bytes:
-    """16 bytes of everything that decides a judgement: the answer, the reference, the verifier and its limits."""
+    """16 bytes of all that decides a judgement: answer, reference, the verifier with its limits, and the box's tier."""
     own_limits = limits.model_dump(mode="json").get(item.verifier)
-    parts = [item.verifier, VERIFIERS[item.verifier].VERSION, own_limits, item.answer, item.reference]
+    box = box_setup().tier.name if item.verifier in BOXED else None
+    parts = [item.verifier, VERIFIERS[item.verifier].VERSION, own_limits, box, item.answer, item.reference]
     return hashlib.blake2b(canonical_json(parts).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def verification_manifest(limits: Limits, verifiers: Collection[str]) -> dict[str, Any]:
+    """What gave the verdicts: versions of the verifiers, their limits, and how programs were kept in."""
+    return {
+        "verifiers": {name: VERIFIERS[name].VERSION for name in sorted(verifiers)},
+        "limits": limits.model_dump(mode="json"),
+        "sandbox": box_setup().describe() if BOXED & set(verifiers) else None,
+    }
 
 
 def make_chunks(missing: Mapping[bytes, Item], limits: Limits) -> list[Chunk]:
