@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from pipeline.config import load_machine
 from pipeline.errors import UserError
@@ -25,6 +26,7 @@ from pipeline.sandbox.tiers import BoxSetup, Tier, TierName, libraries
 from pipeline.sandbox.warm import ForkServer
 from pipeline.sandbox.witness import NEEDED_OUTSIDE, outside, reached_inside, witness
 
+_ONE_PROBE = Lock()
 UNSAFE = "WARMSTART_UNSAFE_SANDBOX"
 INSTALL = "sudo apt-get install --yes bubblewrap"
 LANDLOCK_ABI = 6
@@ -55,6 +57,11 @@ def box_setup() -> BoxSetup:
     The machine file may name a tier (`sandbox.tier`) or ask for none (`sandbox.unsafe`, or WARMSTART_UNSAFE_SANDBOX=1).
     Raises UserError where no box can be built, or where what was built does not hold.
     """
+    with _ONE_PROBE:  # a witness plants a secret in the environment, which all threads share
+        return _find_box()
+
+
+def _find_box() -> BoxSetup:
     choice = load_machine().sandbox
     if choice.unsafe or os.environ.get(UNSAFE) == "1":
         setup = next(setups("unsafe", find_cgroups()))
