@@ -59,12 +59,12 @@ def prepare(folder: Path, url: str, samples: int) -> None:
     write_recipe(folder, tasks, {"name": "t", "engine": engine, "sampling": sampling}, url, CONCURRENCY, per_task=1)
 
 
-def write_bodies(folder: Path, seed: int, samples: int) -> Path:
+def write_bodies(folder: Path, seed: int, samples: int, **changes: int) -> Path:
     """The requests that the stage will send with this seed, as JSON lines for the bare client."""
     config = load_config(generate.Config, folder / "generate.yaml", (f"seed={seed}",))
     teacher = config.teachers[0]
     shared = {"model": MODEL, "n": 1, "skip_special_tokens": False, "include_stop_str_in_output": True}
-    shared |= teacher.sampling.model_dump(mode="json")
+    shared |= teacher.sampling.model_dump(mode="json") | changes
     wanted = make_requests(iter_table(folder / "tasks", Task), key_fields(teacher, None, folder, seed), [0])
     requests = list(islice(wanted, samples))
     path = folder / f"bodies-{seed}.jsonl"
@@ -121,7 +121,8 @@ def run_pairs(folder: Path, url: str, samples: int, pairs: int, deadline: float)
     """Both clients in turns, the first one changing; ends early where the time would not do for another pair."""
     stages: list[Run] = []
     peers: list[Run] = []
-    run_bare(url, "--bodies", str(write_bodies(folder, 1_000, samples)), "--concurrency", str(CONCURRENCY))
+    warm_up = write_bodies(folder, 1_000, samples, max_tokens=1)  # the prompts are what the server is to know
+    run_bare(url, "--bodies", str(warm_up), "--concurrency", str(CONCURRENCY))
     started = time.perf_counter()
     for seed in range(pairs):
         first = seed % 2 == 0

@@ -25,9 +25,10 @@ from pipeline.ledger import Answer
 
 EVERYTHING_REFUSED = 20
 """So many refusals in a row, without one answer ever, leave a server out: no request of the run will do."""
-GATHER_S, GATHER_MOST = 0.05, 32
-"""Answers that arrive within so many seconds, or so many of them, are handed on together: a thread and a sync for each
-were a quarter of the client's CPU."""
+GATHER_SHARE, GATHER_LEAST_S, GATHER_MOST_S, GATHER_MOST = 0.05, 0.02, 1.0, 32
+"""An answer waits for others to be handed on with: a twentieth of the time that it took to make, within these seconds,
+or until so many are there. A thread, a sync and a line each were a quarter of the client's CPU, and what a kill costs
+is the answers in flight in any case."""
 _OF_THE_SERVER = (401, 403, 404)
 """Refusals for the key or the model's name: another server may take the request."""
 _LONGEST_LINE = 16 << 20  # bytes
@@ -201,7 +202,9 @@ class Fleet:
             self.taken += 1
             self._arrived.append((wanted.key, answer))
             if len(self._arrived) == 1:
-                asyncio.get_running_loop().call_later(GATHER_S, self._enough.set)
+                wait = GATHER_SHARE * (time.monotonic() - sent_at)
+                wait = min(max(wait, GATHER_LEAST_S), GATHER_MOST_S)
+                asyncio.get_running_loop().call_later(wait, self._enough.set)
             elif len(self._arrived) >= GATHER_MOST:
                 self._enough.set()
 
