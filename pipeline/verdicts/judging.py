@@ -101,16 +101,25 @@ class Judge:
     def _judge(self, items: Sequence[Item], counts: Counter[str], progress: Progress) -> list[Judgement]:
         """One judgement an item, in order: what is stored or decided without a verifier, and the rest judged now."""
         keys = [None if is_decided(item) else key_of(item, self._limits) for item in items]
-        known = self._store.find([key for key in keys if key is not None])
+        times = Counter(key for key in keys if key is not None)  # equal answers are judged once
+        known = self._store.find(list(times))
         decided = {i: judge_once([item], self._limits)[0] for i, item in enumerate(items) if keys[i] is None}
         missing = {key: item for key, item in zip(keys, items, strict=True) if key is not None and key not in known}
-        counts.update(judgement.verdict for judgement in (*known.values(), *decided.values()))
-        progress.advance(len(items) - len(missing), shown(counts))
-        known |= self._judge_missing(missing, counts, progress)
+        counts.update(judgement.verdict for judgement in decided.values())
+
+        def show(judgements: Mapping[bytes, Judgement]) -> None:
+            for key, judgement in judgements.items():
+                counts[judgement.verdict] += times[key]
+            told = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+            progress.advance(sum(times[key] for key in judgements), told)
+
+        progress.advance(len(decided))
+        show(known)
+        known |= self._judge_missing(missing, show)
         return [decided[i] if key is None else known[key] for i, key in enumerate(keys)]
 
     def _judge_missing(
-        self, missing: Mapping[bytes, Item], counts: Counter[str], progress: Progress
+        self, missing: Mapping[bytes, Item], show: Callable[[Mapping[bytes, Judgement]], None]
     ) -> dict[bytes, Judgement]:
         chunks = make_chunks(missing, self._limits)
         found: dict[bytes, Judgement] = {}
@@ -122,8 +131,7 @@ class Judge:
             name = chunk.items[0].verifier
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
             self._judged[name] += len(chunk.items)
-            counts.update(judgement.verdict for judgement in judgements)
-            progress.advance(len(judgements), shown(counts))
+            show(made)
         undecided = [key for key, judgement in found.items() if judgement.reason in RETRY_REASONS]
         if undecided:
             say(f"verify: {len(undecided)} undecided on a busy machine, tried once more alone")
@@ -131,11 +139,6 @@ class Judge:
             self._store.put(again)
             found |= again
         return found
-
-
-def shown(counts: Mapping[str, int]) -> str:
-    """Verdict counts for the progress line."""
-    return ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
 
 
 def final_answer(messages: str) -> str:

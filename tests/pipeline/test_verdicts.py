@@ -135,3 +135,11 @@ def test_a_verifier_that_fails_on_an_answer_costs_no_other_its_verdict(monkeypat
         ("fail", "wrong_answer"),
     ]
     assert found[1].evidence == {"error": "RecursionError"}
+
+
+def test_progress_counts_samples_and_not_different_answers(tmp_path, capsys):
+    samples = [made_sample(number, "The answer is 1." if number % 2 else " ", "t1") for number in range(10)]
+    for _ in range(2):  # judged, then known
+        with Judge(Limits(), Machine(workers=1, verdicts=tmp_path / "verdicts")) as judge:
+            assert sum(judge.passes({"t1": made_task(1)}, samples)) == 5
+        assert "verify: 10/10 samples" in (said := capsys.readouterr().err) and "5 fail, 5 pass" in said
