@@ -232,6 +232,7 @@ def test_without_bubblewrap_no_program_of_a_model_runs(desk):
     write_table(desk.folder / "t", Task, [task])
     write_table(desk.folder / "s", Sample, [answer(task, "```python\nopen('escaped', 'w')\ndef f(): return 1\n```")])
     desk.config("verify", {})
+    desk.config("machine", {"sandbox": {"tier": "A"}})  # else a box without bubblewrap takes its place
     programs = desk.folder / "bin"
     programs.mkdir()
     (programs / "prlimit").symlink_to(shutil.which("prlimit"))
@@ -308,7 +309,7 @@ def test_a_full_disk_under_the_ledger_loses_no_finished_sample(desk, small_disk)
     disk = small_disk("400k")
     write_table(desk.folder / "t", Task, map(question, range(40)))
     desk.config("generate", {"teachers": [{**TEACHER, "sampling": {"max_tokens": 9000}}], "samples_per_task": 1})
-    with serving(StandIn(text=lambda body: f"{body['seed']} " * 2000)) as server:
+    with serving(StandIn(text=lambda body: f"{body['seed']} " * 2000, delay_s=0.05)) as server:
         endpoint = {"endpoints": {"t": {"urls": [server.url], "max_in_flight": 2}}, "ledger": f"{disk.folder}/ledger"}
         desk.config("machine", {"workers": 1, **endpoint})
         told = desk.fails("the disk is full", "what finished is kept", stage="generate", tasks="t")
