@@ -237,7 +237,7 @@ def test_without_bubblewrap_no_program_of_a_model_runs(desk):
     programs.mkdir()
     (programs / "prlimit").symlink_to(shutil.which("prlimit"))
     path = {"environment": {"PATH": str(programs)}, "tasks": "t", "samples": "s"}
-    desk.fails("bwrap: not found", "never without one", "apt-get install --yes bubblewrap", stage="verify", **path)
+    desk.fails("bwrap: not found", "never run without one", "apt-get install --yes bubblewrap", stage="verify", **path)
     assert not (desk.folder / "escaped").exists()
     assert desk.run("verify", tasks="t", samples="s").returncode == 0
     assert [row.verdict for row in iter_table(desk.folder / "data/own/verify", Verdict)] == ["pass"]
