@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.sandbox import BoxResult
 from pipeline.verify import Item, Judgement, Limits, judge_once
 from pipeline.verify.code import packed, run
 from pipeline.verify.code.asserts import read_asserts
@@ -484,8 +485,15 @@ def test_batches_hold_all_tests_in_order_and_stay_small(tests: list[str]):
 def test_a_program_cannot_take_the_drivers_files_away():
     starve = "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))"
     judgement = judge(f"{starve}\ndef f(n): return n", {"tests": ["assert f(1) == 1", "assert f(2) == 2"]})
-    # The box refuses the call; where it could not, the driver would fail and nothing be learnt.
-    assert (judgement.verdict, judgement.reason) in (("fail", "raised"), ("unknown", "box_failed"))
+    assert (judgement.verdict, judgement.reason) == ("fail", "raised")  # the box refuses the call
+
+
+def test_a_driver_that_finds_no_way_on_makes_the_verdict_unknown(monkeypatch):
+    ended = BoxResult("exited", 1, b"", b"OSError: too many open files", 0.1)
+    monkeypatch.setattr("pipeline.verify.code.run.run_boxed", lambda argv, stdin, limits: ended)
+    judgement = judge("def f(n): return n", {"tests": ["assert f(1) == 1", "assert f(2) == 2"]})
+    assert (judgement.verdict, judgement.reason) == ("unknown", "box_failed")
+    assert "OSError" in judgement.evidence["error"]
 
 
 def test_time_is_counted_a_test_and_not_in_all():
