@@ -20,6 +20,7 @@ ENVIRONMENT = {
     # Sets of strings iterate in the same order everywhere, so verdicts repeat. One malloc arena: each further one
     # reserves 64 MiB of the address space that is limited.
     **{"LANG": "C.UTF-8", "PATH": "/usr/bin", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"},
+    "WARMSTART_BOX": "1",  # the driver of code tests runs nowhere else: it empties its folder and kills all it may
 }
 PYTHON_OPTIONS = ("-s", "-S", "-P", "-B")
 """Standard library only, nothing imported from the working folder, no bytecode written."""

@@ -3,6 +3,8 @@
 import base64
 import json
 import pickle
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -500,3 +502,12 @@ def test_time_is_counted_a_test_and_not_in_all():
     reference = {"tests": {"inputs": ["1"] * 4, "outputs": ["1"] * 4}}
     source = "import time\nwhile time.process_time() < 0.6: pass\nprint(input())"
     assert judge(source, reference).verdict == "pass"
+
+
+def test_the_driver_refuses_to_run_outside_a_box(tmp_path):
+    (tmp_path / "kept").touch()
+    line = [sys.executable, "-I", "-c", run.driver_source()]
+    # No job is given: should it go on, it fails at once, before it kills or empties anything.
+    done = subprocess.run(line, cwd=tmp_path, env={}, input=b"", capture_output=True, check=False)
+    assert (done.returncode, (tmp_path / "kept").exists()) == (1, True)
+    assert b"in a box only" in done.stderr

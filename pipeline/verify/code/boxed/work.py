@@ -6,15 +6,14 @@ import builtins
 import json
 import math
 import os
-import socket
 import sys
 import types
-from collections.abc import Callable
 
 from pipeline.verify.code.boxed.data import Refused, decode, describe, encode
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` takes longer to import than all the rest
+if TYPE_CHECKING:  # each import counts: they are half of a box's time
+    from collections.abc import Callable
     from typing import Any
 
     Job = dict[str, Any]
@@ -98,6 +97,8 @@ def answer(job: Job, work: Callable[[], Outcome]) -> None:
 
 def serve(job: Job) -> None:
     """Load the program and call its functions as a script asks for them, line by line."""
+    import socket
+
     module = load(job, "solution")
     with socket.socket(fileno=ANSWER) as link, link.makefile("rw") as lines:
         for line in lines:
@@ -125,6 +126,8 @@ def write_back(mine: object, theirs: object) -> None:
 
 def run_script(job: Job, test: Job, link: int) -> Outcome:
     """Run asserts that call the program in its own process. What that sends is data, so no object of it is compared."""
+    import socket
+
     lines = socket.socket(fileno=link).makefile("rw")
 
     def remote(name: str) -> Callable[..., object]:
