@@ -24,6 +24,8 @@ from typing import IO
 
 TOKEN_NAME = "WARMSTART_RUN"
 GRACE_S = 8.0
+DEAF_GRACE_S = 0.5
+"""For a process that ignores SIGTERM, as multiprocessing's resource tracker does: it ends with its parent or not at all."""
 
 
 def _session_and_start(pid: int) -> tuple[int, int] | None:
@@ -40,6 +42,15 @@ def _has_token(pid: int, token: str) -> bool:
         return f"{TOKEN_NAME}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+def _is_deaf(pid: int) -> bool:
+    """Whether a process ignores SIGTERM, or is gone."""
+    try:
+        ignored = Path(f"/proc/{pid}/status").read_text().partition("SigIgn:")[2].split(maxsplit=1)[0]
+    except (OSError, IndexError):
+        return True
+    return bool(int(ignored, 16) & 1 << signal.SIGTERM - 1)
 
 
 def find_members(token: str, sessions: Mapping[int, int]) -> list[int]:
@@ -66,8 +77,10 @@ def end_members(token: str, sessions: Mapping[int, int], grace_s: float = GRACE_
     """SIGTERM, wait, SIGKILL until no member is left. Returns how many were found."""
     found = find_members(token, sessions)
     _signal_all(found, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while (left := find_members(token, sessions)) and time.monotonic() < deadline:
+    started = time.monotonic()
+    while left := find_members(token, sessions):
+        if time.monotonic() - started > (min(DEAF_GRACE_S, grace_s) if all(map(_is_deaf, left)) else grace_s):
+            break
         time.sleep(0.05)
     for _ in range(40):
         if not left:

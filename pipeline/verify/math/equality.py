@@ -6,10 +6,13 @@ wall-clock backstop. Its `verify` rounds to six decimals, so equality is decided
 `verify` is asked only where a formula has no value, such as one with an unknown function.
 """
 
+import functools
 import multiprocessing
+import os
 import re
 import signal
 from collections.abc import Sequence
+from multiprocessing.util import Finalize
 from typing import Any
 
 from pipeline.verify.judgement import WALL_TIMEOUT
@@ -28,29 +31,46 @@ MAX_WORKING_DIGITS = 500
 """Two numbers are equal when their difference is still nothing at so many digits."""
 
 
+MAX_COMPARISONS = 2_000
+"""After so many a process is replaced, lest what the libraries hold counts against the memory of an answer."""
+
+
 def compare_expressions(pairs: Sequence[tuple[str, str, Policy]], limits: MathLimits) -> list[str]:
     """What `decide` says, or one of LIMIT_OUTCOMES, for each (reference, answer, policy), in order."""
-    from pebble import CONSTS, ProcessExpired, ProcessPool
+    from pebble import ProcessExpired
+
+    outcomes, pool = [], _pool(limits.memory_mb, os.getpid())
+    for gold, answer, policy in pairs:
+        future = pool.schedule(compare, args=(gold, answer, policy, limits.cpu_s), timeout=limits.wall_s)
+        try:
+            outcomes.append(future.result())
+        except TimeoutError:
+            outcomes.append(WALL_TIMEOUT)
+        except MemoryError:
+            outcomes.append("memory_limit")
+        except ProcessExpired as error:
+            outcomes.append("cpu_limit" if error.exitcode == -signal.SIGPROF else "crash")
+    return outcomes
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(memory_mb: int, owner: int) -> Any:  # noqa: ANN401 - pebble is not typed
+    """The process that compares, kept for all calls of process `owner`: its first formula costs 0.3 s, others 10 ms."""
+    from pebble import CONSTS, ProcessPool
 
     CONSTS.sleep_unit = PATIENCE_S
     # Not `fork`: the caller may be a Dask worker with threads. The server imports math-verify once, so that a new
     # process after a kill costs milliseconds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["math_verify", "pipeline.verify.math.equality"])
-    outcomes = []
-    arguments: dict[str, Any] = {"initializer": _start_worker, "initargs": (limits.memory_mb,)}
-    with ProcessPool(max_workers=1, context=context, **arguments) as pool:
-        for gold, answer, policy in pairs:
-            future = pool.schedule(compare, args=(gold, answer, policy, limits.cpu_s), timeout=limits.wall_s)
-            try:
-                outcomes.append(future.result())
-            except TimeoutError:
-                outcomes.append(WALL_TIMEOUT)
-            except MemoryError:
-                outcomes.append("memory_limit")
-            except ProcessExpired as error:
-                outcomes.append("cpu_limit" if error.exitcode == -signal.SIGPROF else "crash")
-    return outcomes
+    pool = ProcessPool(1, MAX_COMPARISONS, initializer=_start_worker, initargs=(memory_mb,), context=context)
+    Finalize(None, _end, (pool,), exitpriority=10)  # `atexit` comes too late in a worker: it waits for its children
+    return pool
+
+
+def _end(pool: Any) -> None:  # noqa: ANN401
+    pool.stop()
+    pool.join()  # a process that is still starting would fail aloud
 
 
 def _start_worker(memory_mb: int) -> None:
