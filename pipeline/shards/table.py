@@ -23,6 +23,8 @@ MAX_SHARD_BYTES = 256 << 20
 """Text bytes per shard before a new one is begun; the design asks for 100-500 MB."""
 MAX_GROUP_BYTES = 64 << 20
 """Text bytes per row group: the Hub viewer refuses groups over 286 MiB and `datasets` aims at 100 MB."""
+BATCH_ROWS = 1024
+"""Rows that are Python objects at a time; Arrow holds the rest of a row group in a third of the memory."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -90,6 +92,7 @@ class TableWriter:
         self._folder, self._name, self._schema = folder, name, schema
         self._max_shard_bytes = max_shard_bytes
         self._rows: list[tuple[Any, ...]] = []
+        self._batches: list[pa.RecordBatch] = []
         self._group_bytes = self._shard_bytes = self._shard_rows = 0
         self._shards: list[ShardInfo] = []
         self._writer: pq.ParquetWriter | None = None
@@ -105,13 +108,26 @@ class TableWriter:
         self._rows.append(row)
         self.rows += 1
         self._group_bytes += sum(len(v) if isinstance(v, str | list) else 8 for v in row)
+        if len(self._rows) >= BATCH_ROWS:
+            self._flush_batch()
         if self._group_bytes >= MAX_GROUP_BYTES or self._shard_bytes + self._group_bytes >= self._max_shard_bytes:
             self._flush_group()
         if self._shard_bytes >= self._max_shard_bytes:
             self._close_shard()
 
-    def _flush_group(self) -> None:
+    def _flush_batch(self) -> None:
         if not self._rows:
+            return
+        columns = [
+            pa.array(column, type=field.type)
+            for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+        ]
+        self._batches.append(pa.record_batch(columns, schema=self._schema))
+        self._rows = []
+
+    def _flush_group(self) -> None:
+        self._flush_batch()
+        if not self._batches:
             return
         if self._writer is None:
             self._file, self._memory = self._temporary.open("wb"), _Memory()
@@ -122,15 +138,12 @@ class TableWriter:
                 write_page_index=True,
                 use_content_defined_chunking=True,
             )
-        columns = [
-            pa.array(column, type=field.type)
-            for column, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+        group = pa.Table.from_batches(self._batches, schema=self._schema).combine_chunks()
+        self._writer.write_table(group)
         self._memory.drain_to(self._file)
-        self._shard_rows += len(self._rows)
+        self._shard_rows += group.num_rows
         self._shard_bytes += self._group_bytes
-        self._rows, self._group_bytes = [], 0
+        self._batches, self._group_bytes = [], 0
 
     def _close_shard(self) -> None:
         self._flush_group()
@@ -218,7 +231,7 @@ def iter_table(path: Path, record_type: type[RecordT]) -> Iterator[RecordT]:
     """Stream the records of a table in order, one batch in memory at a time."""
     names = schema_of(record_type).names
     for shard in shard_paths(path, table_name(record_type)):
-        for batch in pq.ParquetFile(shard).iter_batches(columns=names):
+        for batch in pq.ParquetFile(shard).iter_batches(BATCH_ROWS, columns=names):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 yield record_type(*row)
 
@@ -226,7 +239,7 @@ def iter_table(path: Path, record_type: type[RecordT]) -> Iterator[RecordT]:
 def iter_columns(path: Path, record_type: type[Record], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Stream a few columns of a table, row by row; the others are not read."""
     for shard in shard_paths(path, table_name(record_type)):
-        for batch in pq.ParquetFile(shard).iter_batches(columns=list(names)):
+        for batch in pq.ParquetFile(shard).iter_batches(BATCH_ROWS, columns=list(names)):
             yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
@@ -254,7 +267,7 @@ def split_parts(path: Path, record_type: type[RecordT], limit: int | None) -> li
 def iter_part(part: Part, record_type: type[RecordT]) -> Iterator[RecordT]:
     """Stream the records of a part in order."""
     left = part.rows
-    for batch in pq.ParquetFile(part.shard).iter_batches(columns=schema_of(record_type).names):
+    for batch in pq.ParquetFile(part.shard).iter_batches(BATCH_ROWS, columns=schema_of(record_type).names):
         for row in list(zip(*(column.to_pylist() for column in batch.columns), strict=True))[:left]:
             yield record_type(*row)
         left -= min(left, batch.num_rows)
