@@ -37,7 +37,7 @@ from pipeline.shards import iter_table
 from stages import generate
 
 SAMPLES, PAIRS, CONCURRENCY, MAX_TOKENS, MODEL = 256, 5, 64, 64, "teacher"
-BUDGET_S = 470.0
+BUDGET_S = 540.0
 """No further pair is begun that would end later than this after the start."""
 
 

@@ -25,7 +25,7 @@ from typing import IO
 TOKEN_NAME = "WARMSTART_RUN"
 GRACE_S = 8.0
 DEAF_GRACE_S = 0.5
-"""For a process that ignores SIGTERM, as multiprocessing's resource tracker does: it ends with its parent or not at all."""
+"""For what ignores SIGTERM, as multiprocessing's resource tracker does: it ends with its parent or not at all."""
 
 
 def _session_and_start(pid: int) -> tuple[int, int] | None:
@@ -44,7 +44,7 @@ def _has_token(pid: int, token: str) -> bool:
         return False
 
 
-def _is_deaf(pid: int) -> bool:
+def is_deaf(pid: int) -> bool:
     """Whether a process ignores SIGTERM, or is gone."""
     try:
         ignored = Path(f"/proc/{pid}/status").read_text().partition("SigIgn:")[2].split(maxsplit=1)[0]
@@ -79,7 +79,7 @@ def end_members(token: str, sessions: Mapping[int, int], grace_s: float = GRACE_
     _signal_all(found, signal.SIGTERM)
     started = time.monotonic()
     while left := find_members(token, sessions):
-        if time.monotonic() - started > (min(DEAF_GRACE_S, grace_s) if all(map(_is_deaf, left)) else grace_s):
+        if time.monotonic() - started > (min(DEAF_GRACE_S, grace_s) if all(map(is_deaf, left)) else grace_s):
             break
         time.sleep(0.05)
     for _ in range(40):

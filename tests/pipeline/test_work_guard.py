@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.work import Guard
-from pipeline.work.guard import end_members, find_members, reap_leftovers
+from pipeline.work.guard import end_members, find_members, is_deaf, reap_leftovers
 
 # Marks itself as started, starts the next kind below itself, and stays.
 PROGRAM = """
@@ -145,3 +145,14 @@ def test_a_record_that_is_no_json_is_passed_over(tmp_path):
 def test_ending_nothing_returns_at_once():
     assert find_members("no such token", {}) == []
     assert end_members("no such token", {}) == 0
+
+
+def test_a_process_that_ignores_sigterm_is_told_from_one_that_does_not(tmp_path, program):
+    found = {}
+    for kind in ("deaf", "child"):
+        with subprocess.Popen([sys.executable, str(program), str(tmp_path), kind]) as process:
+            assert wait_until((tmp_path / str(process.pid)).exists)
+            found[kind] = is_deaf(process.pid)
+            process.kill()
+        assert is_deaf(process.pid), "one that is gone need not be waited for"
+    assert found == {"deaf": True, "child": False}
