@@ -55,6 +55,8 @@ class Workers:
             "distributed.worker.daemon": False,  # workers start pools and boxes of their own
             "distributed.scheduler.worker-ttl": None,  # a verifier may hold the interpreter for minutes
             "distributed.admin.tick.limit": "1h",
+            # Dask keeps its last 1,000 messages for debugging, so as many whole inputs: gigabytes where texts are long.
+            "distributed.admin.low-level-log-length": 0,
         }
         self._open.enter_context(dask.config.set(settings))
         cluster = LocalCluster(n_workers=self._count, threads_per_worker=1, dashboard_address=None, silence_logs=40)
