@@ -2,8 +2,9 @@
 
 In: traces (only split `train`) and the model folder whose tokenizer and template are used. Out: `packed/` with
 `input_ids`, `labels` (-100 where there is no loss), `seq_lengths` and `trace_ids` of each row, `rejected/`, and
-`packing.json` with the numbers and the hashes of tokenizer and template. Documents are never cut: traces in =
-documents + rejected + skipped (those of another split).
+`packing.json` with the numbers and the hashes of tokenizer and template. A trace is one document; it is one for each
+user turn where the template drops earlier thinking, and `added_by_split` counts the further ones. Documents are never
+cut: traces + added_by_split = documents + rejected + skipped (those of another split).
 
     warmstart pack --config configs/demo/pack.yaml --set phase=general --in traces=data/demo/mix/general \\
         --in tokenizer=data/demo/base --out data/demo/pack/general --report reports/demo/pack/general.json
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pipeline.chat.mask import Document, Refusal, encode
+from pipeline.chat.mask import Document, Refusal, encode_all
 from pipeline.chat.pack import pack
 from pipeline.chat.template import ChatFormat, load_chat_format
 from pipeline.cluster import map_tasks
@@ -48,10 +49,13 @@ class Config(PhasedConfig[PhaseConfig]):
 class Encoded:
     """What became of a part's traces."""
 
-    documents: list[tuple[str, Document]]
+    documents: list[tuple[str, str, Document]]
+    """Name, trace and tokens of each."""
     rejected: list[Rejected]
     skipped: int
     """Traces of another split."""
+    added: int
+    """Documents beyond one a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +68,34 @@ class EncodePart:
     def __call__(self, part: Part) -> Encoded:
         """Read, select, render and mask."""
         chat = load_chat_format(self.tokenizer)
-        documents: list[tuple[str, Document]] = []
+        documents: list[tuple[str, str, Document]] = []
         rejected: list[Rejected] = []
-        skipped = 0
+        skipped = added = 0
         for trace in iter_part(part, Trace):
             if trace.split != "train":
                 skipped += 1
                 continue
             found = encode_trace(chat, trace.messages, trace.tools, self.phase.row_length)
-            if isinstance(found, Refusal):
-                rejected.append(Rejected(trace.trace_id, "pack", found.reason, canonical_json(found.evidence)))
-            else:
-                documents.append((trace.trace_id, found))
-        return Encoded(documents, rejected, skipped)
+            added += len(found) - 1
+            for turn, document in enumerate(found):
+                if isinstance(document, Refusal):
+                    evidence = {**document.evidence, **({"user_turn": turn} if len(found) > 1 else {})}
+                    rejected.append(Rejected(trace.trace_id, "pack", document.reason, canonical_json(evidence)))
+                else:
+                    name = trace.trace_id if len(found) == 1 else f"{trace.trace_id}#{turn}"
+                    documents.append((name, trace.trace_id, document))
+        return Encoded(documents, rejected, skipped, added)
 
 
-def encode_trace(chat: ChatFormat, messages: str, tools: str | None, row_length: int) -> Document | Refusal:
-    """Token ids and labels of one trace, or why it is refused."""
-    found = encode(chat, json.loads(messages), json.loads(tools) if tools else None)
-    if isinstance(found, Document) and len(found.input_ids) > row_length:
-        return Refusal("too_long", {"tokens": len(found.input_ids), "row_length": row_length})
-    return found
+def encode_trace(chat: ChatFormat, messages: str, tools: str | None, row_length: int) -> list[Document | Refusal]:
+    """Token ids and labels of one trace's documents, each within the row's length, or why one is refused."""
+    found = encode_all(chat, json.loads(messages), json.loads(tools) if tools else None)
+    return [
+        Refusal("too_long", {"tokens": len(document.input_ids), "row_length": row_length})
+        if isinstance(document, Document) and len(document.input_ids) > row_length
+        else document
+        for document in found
+    ]
 
 
 def order_rows(rows: Sequence[list[str]], seed: int) -> list[list[str]]:
@@ -92,8 +103,10 @@ def order_rows(rows: Sequence[list[str]], seed: int) -> list[list[str]]:
     return sorted(rows, key=lambda row: content_id(seed, row))
 
 
-def write_rows(output: Path, rows: Sequence[list[str]], documents: Mapping[str, Document]) -> None:
-    """Write the packed table."""
+def write_rows(
+    output: Path, rows: Sequence[list[str]], documents: Mapping[str, Document], traces: Mapping[str, str]
+) -> None:
+    """Write the packed table; `traces` tells which trace a document is of."""
     with TableWriter(output / PACKED_TABLE, PACKED_TABLE, PACKED_SCHEMA) as writer:
         for row in rows:
             parts = [documents[name] for name in row]
@@ -102,7 +115,7 @@ def write_rows(output: Path, rows: Sequence[list[str]], documents: Mapping[str, 
                     [token for part in parts for token in part.input_ids],
                     [label for part in parts for label in part.labels],
                     [len(part.input_ids) for part in parts],
-                    row,
+                    [traces[name] for name in row],
                 )
             )
 
@@ -120,30 +133,31 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     ordered = [encoded[index] for index in range(len(parts))]
     rejected = [row for part in ordered for row in part.rejected]
     documents: dict[str, Document] = {}
-    for trace_id, document in (pair for part in ordered for pair in part.documents):
-        if trace_id in documents:
+    traces: dict[str, str] = {}
+    for name, trace_id, document in (found for part in ordered for found in part.documents):
+        if name in documents:
             rejected.append(Rejected(trace_id, "pack", "repeated_id", canonical_json({})))
-        documents.setdefault(trace_id, document)
+        documents.setdefault(name, document)
+        traces[name] = trace_id
     rows = order_rows(pack({name: len(d.input_ids) for name, d in documents.items()}, phase.row_length), config.seed)
-    write_rows(output, rows, documents)
+    write_rows(output, rows, documents, traces)
     write_table(output, Rejected, rejected)
-    report = summarise(phase, len(rows), documents, rejected, sum(part.skipped for part in ordered))
+    report = summarise(phase, len(rows), documents, rejected)
+    report["skipped"] = sum(part.skipped for part in ordered)
+    report["added_by_split"] = sum(part.added for part in ordered)
     check_budget(config, report, output)
     hashes = load_chat_format(inputs["tokenizer"]).digest()
     write_json(output / "packing.json", {"phase": config.phase, "row_length": phase.row_length, **hashes, **report})
     return report
 
 
-def summarise(
-    phase: PhaseConfig, rows: int, documents: Mapping[str, Document], rejected: Sequence[Rejected], skipped: int
-) -> Report:
-    """The numbers of the stage."""
+def summarise(phase: PhaseConfig, rows: int, documents: Mapping[str, Document], rejected: Sequence[Rejected]) -> Report:
+    """The numbers of what was packed and rejected."""
     tokens = sum(len(document.input_ids) for document in documents.values())
     reasons = Counter(row.reason for row in rejected)
     return {
         "documents": len(documents),
         "rejected": len(rejected),
-        "skipped": skipped,
         "rows": rows,
         "tokens": tokens,
         "trained_tokens": sum(document.num_trained for document in documents.values()),

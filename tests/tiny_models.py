@@ -41,6 +41,39 @@ def glm_tokenizer():
     return byte_tokenizer(GLM_TOKENS, template)
 
 
+ALWAYS_THINKING = (
+    "{% for m in messages %}<|im_start|>{{ '<|' + m['role'] + '|>' }}\n"
+    "{% if m['role'] == 'assistant' %}{{ '<think>' + (m['reasoning_content'] or '') + '</think>' }}{% endif %}"
+    "{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|><|assistant|>\n<think>{% endif %}"
+)
+"""The shape of INTELLECT-3's template: the prompt opens the thinking, and every turn keeps its own."""
+FAMILIES = {
+    # End of text first, then what else ends a turn or is one token.
+    "chatml": (CHATML_TOKENS, 1, CHATML),
+    "glm4moe": (GLM_TOKENS, 0, None),
+    "qwen3": (["<|im_end|>", "<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], 1, None),
+    "llama3": (["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|begin_of_text|>"], 1, None),
+    "always_thinking": (
+        ["<|im_end|>", "<|im_start|>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"],
+        1,
+        ALWAYS_THINKING,
+    ),
+}
+"""Special tokens, how many of them end a turn (0: GLM's three role tokens), and the template unless TRL ships it."""
+
+
+def family_tokenizer(family: str):
+    """The byte tokenizer with a family's special tokens and its real template."""
+    tokens, _, template = FAMILIES[family]
+    if template is None:
+        template = files("trl").joinpath(f"chat_templates/{family}.jinja").read_text(encoding="utf-8")
+    tokenizer = byte_tokenizer(tokens, template)
+    if family == "llama3":
+        tokenizer.bos_token = "<|begin_of_text|>"
+    return tokenizer
+
+
 def write_tiny_llama(folder: Path, seed: int = 0, template: str = CHATML) -> Path:
     """A random Llama of two layers with the byte tokenizer, as a Hugging Face folder."""
     import torch

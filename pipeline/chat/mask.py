@@ -3,10 +3,11 @@
     <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\nHello.<|im_end|>\\n
     ................................................................TTTTTTTTTTTTTTTTTT..
 
-Every assistant turn is trained. Its span runs from where the prompt for it ends to its first stop token; what the
-template puts behind that (a newline in ChatML) is not trained. A template without an end-of-turn token ends a turn
-with the next role's token: that token then is the trained stop, and after the last turn it is appended. A
-conversation that breaks a rule is refused with a reason and never repaired.
+Every assistant turn is trained, in the context that inference will show it: see `encode_all`. Its span runs from
+where the prompt for it ends to its first stop token; what the template puts behind that (a newline in ChatML) is not
+trained. A template without an end-of-turn token ends a turn with the next role's token: that token then is the
+trained stop, and after the last turn it is appended. A conversation that breaks a rule is refused with a reason and
+never repaired.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +48,28 @@ class Refusal:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def encode(chat: ChatFormat, messages: Sequence[Message], tools: list[Any] | None = None) -> Document | Refusal:
-    """Token ids and labels of a conversation, or why it is refused."""
-    segments = find_problem(messages, chat.control_tokens) or split_turns(chat, messages, tools)
+def encode_all(
+    chat: ChatFormat, messages: Sequence[Message], tools: list[Any] | None = None
+) -> list[Document | Refusal]:
+    """A conversation as one document, or as one for each user turn where its template rewrites what came before.
+
+    GLM-4.5, Qwen3 and others drop the thinking of every turn before the last user message. A document of such a
+    conversation ends before the next user message and trains what the assistant says after its last one: earlier
+    turns are context, without their thinking, as they are when the model answers.
+    """
+    whole = encode(chat, messages, tools)
+    if isinstance(whole, Document) or whole.reason != "template_not_prefix_stable":
+        return [whole]
+    starts = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    ends = [*starts[1:], len(messages)]
+    return [encode(chat, messages[:end], tools, trained_from=start) for start, end in zip(starts, ends, strict=True)]
+
+
+def encode(
+    chat: ChatFormat, messages: Sequence[Message], tools: list[Any] | None = None, trained_from: int = 0
+) -> Document | Refusal:
+    """Token ids and labels of a conversation, or why it is refused; turns before `trained_from` are context."""
+    segments = find_problem(messages, chat.control_tokens) or split_turns(chat, messages, tools, trained_from)
     document = segments if isinstance(segments, Refusal) else label_segments(chat, segments)
     if isinstance(document, Document) and document.num_trained == 0:
         return Refusal("nothing_trained")
@@ -102,12 +122,12 @@ def _strings_in(value: Any) -> list[str]:  # noqa: ANN401 - any JSON value
 
 
 def split_turns(
-    chat: ChatFormat, messages: Sequence[Message], tools: list[Any] | None
+    chat: ChatFormat, messages: Sequence[Message], tools: list[Any] | None, trained_from: int = 0
 ) -> list[tuple[str, bool]] | Refusal:
     """The rendered text cut where the assistant starts and ends: (text, written by the assistant) in order.
 
     The cuts come from rendering every beginning of the conversation, so the template must be prefix-stable: what it
-    writes for the first turns may not change when more turns follow.
+    writes up to a trained turn may not change when more turns follow. Turns before `trained_from` are not cut.
     """
     from jinja2 import TemplateError
 
@@ -116,7 +136,7 @@ def split_turns(
         segments: list[tuple[str, bool]] = []
         at = 0
         for index, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or index < trained_from:
                 continue
             prompt = chat.render(messages[:index], tools, prompt=True)
             through = chat.render(messages[: index + 1], tools)

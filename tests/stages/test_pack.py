@@ -10,7 +10,7 @@ from pipeline.records import Rejected, Trace, schema_of
 from pipeline.shards import TableWriter, iter_table, sha256_of, shard_paths, write_table
 from stages.pack import Config, run
 from tests.made_traces import trace
-from tests.tiny_models import chatml_tokenizer
+from tests.tiny_models import GLM_TOKENS, chatml_tokenizer, glm_tokenizer
 
 
 @pytest.fixture
@@ -112,3 +112,25 @@ def test_an_unknown_phase_an_empty_one_and_too_many_rejects_are_user_errors(inpu
         run(config(), {**inputs, "traces": tmp_path / "heldout"}, tmp_path / "2")
     with pytest.raises(UserError, match="too_long 1"):
         run(config(max_rejected=0.4), inputs, tmp_path / "3")
+
+
+def test_a_trace_whose_template_drops_thinking_gives_a_document_for_each_user_turn(inputs, tmp_path):
+    glm_tokenizer().save_pretrained(tmp_path / "model")
+    stops = [GLM_TOKENS.index(token) for token in ("<|endoftext|>", "<|user|>", "<|observation|>")]
+    (tmp_path / "model/generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "why"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"},
+    ]
+    long = [*messages[:3], {"role": "assistant", "content": "d" * 200}]
+    traces = [trace("two", "", messages=messages), trace("long", "", messages=long), trace("one", "b")]
+    write_table(inputs["traces"], Trace, traces)
+    report = run(config(max_rejected=1.0), inputs, tmp_path / "out")
+    assert (report["documents"], report["rejected"], report["skipped"], report["added_by_split"]) == (4, 1, 0, 2)
+    packed = [name for row in read_packed(tmp_path / "out") for name in row["trace_ids"]]
+    assert sorted(packed) == sorted([traces[0].trace_id] * 2 + [traces[1].trace_id, traces[2].trace_id])
+    (rejected,) = iter_table(tmp_path / "out", Rejected)
+    assert (rejected.id, rejected.reason) == (traces[1].trace_id, "too_long")
+    assert json.loads(rejected.evidence)["user_turn"] == 1
