@@ -142,11 +142,19 @@ def split_turns(
             through = chat.render(messages[: index + 1], tools)
             if not (whole.startswith(through) and through.startswith(prompt) and len(prompt) >= at):
                 return Refusal("template_not_prefix_stable", {"turn": index})
+            for name in _called(message):
+                if name not in through[len(prompt) :]:  # a template without tools leaves calls out
+                    return Refusal("call_not_rendered", {"turn": index, "name": name})
             segments += [(whole[at : len(prompt)], False), (whole[len(prompt) : len(through)], True)]
             at = len(through)
     except (TemplateError, TypeError) as error:
         return Refusal("template_error", {"error": str(error)[:200]})
     return segments
+
+
+def _called(message: Message) -> list[str]:
+    """Names of the functions that a message calls."""
+    return [str(call.get("function", call).get("name")) for call in message.get("tool_calls") or []]
 
 
 def label_segments(chat: ChatFormat, segments: Sequence[tuple[str, bool]]) -> Document | Refusal:
