@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, and how much to show."""
     parser.add_argument("model", metavar="MODEL", type=Path, help="a model's folder; no weights are read")
-    parser.add_argument(
-        "--samples", metavar="N", type=int, default=9, help="sample conversations to show (default 9)"
-    )
+    parser.add_argument("--samples", metavar="N", type=int, default=9, help="sample conversations to show (default 9)")
 
 
 def run(arguments: argparse.Namespace) -> int:
