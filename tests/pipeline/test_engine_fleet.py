@@ -14,6 +14,7 @@ from benchmarks.standin import Fault, Rule
 from pipeline.config import Serving
 from pipeline.engine import fleet as fleets
 from pipeline.engine import lane as lanes
+from pipeline.engine import watch
 from pipeline.engine.client import Ask, Target
 from pipeline.engine.fleet import Fleet
 from pipeline.engine.lane import Lane
@@ -33,6 +34,7 @@ def _short_pauses(monkeypatch):
     monkeypatch.setattr(lanes, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(lanes, "LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr(fleets, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(watch, "LONGEST_PAUSE_S", 0.1)
 
 
 def wanted(number, text=""):

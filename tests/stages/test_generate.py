@@ -18,7 +18,7 @@ from aiohttp import web
 from benchmarks.standin import Fault, Rule
 from benchmarks.standin.sums import sum_task as task
 from pipeline.config import load_config
-from pipeline.engine import Teacher, fleet, key_fields, lane, make_requests, sampling
+from pipeline.engine import Teacher, fleet, key_fields, lane, make_requests, sampling, watch
 from pipeline.engine.replica import RunningServer
 from pipeline.errors import UserError
 from pipeline.records import Sample, Task, canonical_json
@@ -57,6 +57,7 @@ def short_pauses(monkeypatch):
     monkeypatch.setattr(lane, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(lane, "LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr(fleet, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(watch, "LONGEST_PAUSE_S", 0.1)
 
 
 def run(folder, out="out", *overrides):
