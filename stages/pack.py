@@ -12,7 +12,7 @@ cut: traces + added_by_split = documents + rejected + skipped (those of another 
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +46,21 @@ class Config(PhasedConfig[PhaseConfig]):
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """A document and what it is of."""
+
+    name: str
+    """The trace's id, with the number of the user turn where the trace gave several."""
+    trace_id: str
+    domain: str
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """What became of a part's traces."""
 
-    documents: list[tuple[str, str, Document]]
-    """Name, trace and tokens of each."""
+    documents: list[Named]
     rejected: list[Rejected]
     skipped: int
     """Traces of another split."""
@@ -68,7 +78,7 @@ class EncodePart:
     def __call__(self, part: Part) -> Encoded:
         """Read, select, render and mask."""
         chat = load_chat_format(self.tokenizer)
-        documents: list[tuple[str, str, Document]] = []
+        documents: list[Named] = []
         rejected: list[Rejected] = []
         skipped = added = 0
         for trace in iter_part(part, Trace):
@@ -83,7 +93,7 @@ class EncodePart:
                     rejected.append(Rejected(trace.trace_id, "pack", document.reason, canonical_json(evidence)))
                 else:
                     name = trace.trace_id if len(found) == 1 else f"{trace.trace_id}#{turn}"
-                    documents.append((name, trace.trace_id, document))
+                    documents.append(Named(name, trace.trace_id, trace.domain, document))
         return Encoded(documents, rejected, skipped, added)
 
 
@@ -103,19 +113,17 @@ def order_rows(rows: Sequence[list[str]], seed: int) -> list[list[str]]:
     return sorted(rows, key=lambda row: content_id(seed, row))
 
 
-def write_rows(
-    output: Path, rows: Sequence[list[str]], documents: Mapping[str, Document], traces: Mapping[str, str]
-) -> None:
-    """Write the packed table; `traces` tells which trace a document is of."""
+def write_rows(output: Path, rows: Sequence[list[str]], documents: Mapping[str, Named]) -> None:
+    """Write the packed table."""
     with TableWriter(output / PACKED_TABLE, PACKED_TABLE, PACKED_SCHEMA) as writer:
         for row in rows:
-            parts = [documents[name] for name in row]
+            parts = [documents[name].document for name in row]
             writer.write(
                 (
                     [token for part in parts for token in part.input_ids],
                     [label for part in parts for label in part.labels],
                     [len(part.input_ids) for part in parts],
-                    [traces[name] for name in row],
+                    [documents[name].trace_id for name in row],
                 )
             )
 
@@ -132,17 +140,16 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     encoded: dict[int, Encoded] = dict(map_tasks(EncodePart(inputs["tokenizer"], phase), parts, load_machine().workers))
     ordered = [encoded[index] for index in range(len(parts))]
     rejected = [row for part in ordered for row in part.rejected]
-    documents: dict[str, Document] = {}
-    traces: dict[str, str] = {}
-    for name, trace_id, document in (found for part in ordered for found in part.documents):
-        if name in documents:
-            rejected.append(Rejected(trace_id, "pack", "repeated_id", canonical_json({})))
-        documents.setdefault(name, document)
-        traces[name] = trace_id
-    rows = order_rows(pack({name: len(d.input_ids) for name, d in documents.items()}, phase.row_length), config.seed)
-    write_rows(output, rows, documents, traces)
+    documents: dict[str, Named] = {}
+    for found in (found for part in ordered for found in part.documents):
+        if found.name in documents:
+            rejected.append(Rejected(found.trace_id, "pack", "repeated_id", canonical_json({})))
+        documents.setdefault(found.name, found)
+    lengths = {name: len(found.document.input_ids) for name, found in documents.items()}
+    rows = order_rows(pack(lengths, phase.row_length), config.seed)
+    write_rows(output, rows, documents)
     write_table(output, Rejected, rejected)
-    report = summarise(phase, len(rows), documents, rejected)
+    report = summarise(phase, len(rows), documents.values(), rejected)
     report["skipped"] = sum(part.skipped for part in ordered)
     report["added_by_split"] = sum(part.added for part in ordered)
     check_budget(config, report, output)
@@ -151,16 +158,20 @@ def run(config: Config, inputs: Mapping[str, Path], output: Path) -> Report:
     return report
 
 
-def summarise(phase: PhaseConfig, rows: int, documents: Mapping[str, Document], rejected: Sequence[Rejected]) -> Report:
-    """The numbers of what was packed and rejected."""
-    tokens = sum(len(document.input_ids) for document in documents.values())
+def summarise(phase: PhaseConfig, rows: int, documents: Collection[Named], rejected: Sequence[Rejected]) -> Report:
+    """The numbers of what was packed and rejected; trained tokens by domain as well."""
+    tokens = sum(len(found.document.input_ids) for found in documents)
+    trained: Counter[str] = Counter()
+    for found in documents:
+        trained[found.domain] += found.document.num_trained
     reasons = Counter(row.reason for row in rejected)
     return {
         "documents": len(documents),
         "rejected": len(rejected),
         "rows": rows,
         "tokens": tokens,
-        "trained_tokens": sum(document.num_trained for document in documents.values()),
+        "trained_tokens": trained.total(),
+        **{f"trained_tokens_{domain}": trained[domain] for domain in sorted(trained)},
         "fill": round(tokens / (rows * phase.row_length), 4) if rows else 0.0,
         **{f"rejected_{reason}": reasons[reason] for reason in sorted(reasons)},
     }

@@ -43,3 +43,12 @@ def test_the_fullest_row_that_fits_is_taken():
 def test_a_document_that_fits_no_row_is_an_error():
     with pytest.raises(ValueError, match="9 tokens"):
         pack({"a": 9}, 8)
+
+
+@pytest.mark.parametrize(("median", "row_length"), [(800, 8_192), (6_000, 65_536), (12_000, 98_304)])
+def test_rows_are_nearly_full_on_the_lengths_of_reasoning_traces(median, row_length):
+    rng = random.Random(0)
+    drawn = (round(rng.lognormvariate(0, 1.1) * median) for _ in range(6_000))
+    lengths = {str(number): length for number, length in enumerate(drawn) if 1 <= length <= row_length}
+    rows = pack(lengths, row_length)
+    assert sum(lengths.values()) >= 0.98 * row_length * len(rows)

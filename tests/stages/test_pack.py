@@ -33,6 +33,11 @@ TRACES = [
 ]
 
 
+def answer_of(made):
+    """What a trace's assistant says; the byte tokenizer makes a token of each byte, and one of the turn's end."""
+    return json.loads(made.messages)[-1]["content"].encode()
+
+
 def test_documents_and_rejected_are_all_that_came_in(inputs, tmp_path):
     bad = [trace("long", "x" * 200), trace("null", "", messages=[{"role": "user", "content": None}])]
     write_table(inputs["traces"], Trace, [*TRACES, *bad, trace("held", "out", split="heldout")])
@@ -49,6 +54,8 @@ def test_documents_and_rejected_are_all_that_came_in(inputs, tmp_path):
     }
     assert report["tokens"] == sum(len(row["input_ids"]) for row in rows)
     assert report["trained_tokens"] == sum(label != -100 for row in rows for label in row["labels"])
+    assert report["trained_tokens"] == report["trained_tokens_code"] + report["trained_tokens_math"]
+    assert report["trained_tokens_code"] == sum(len(answer_of(t)) + 1 for t in TRACES if t.domain == "code")
 
 
 def test_rows_hold_whole_documents_within_the_length_and_train_something(inputs, tmp_path):
@@ -81,7 +88,7 @@ def test_order_of_traces_shards_and_workers_do_not_change_a_byte(inputs, tmp_pat
             for row in traces:
                 writer.write(tuple(getattr(row, field) for field in schema_of(Trace).names))
         machine = tmp_path / f"{name}.yaml"
-        machine.write_text(f"workers: {1 if name == 'a' else 2}\n")
+        machine.write_text(f"workers: {1 if name == 'a' else 4}\n")
         monkeypatch.setenv("WARMSTART_MACHINE", str(machine))
         run(config(), {**inputs, "traces": folder}, tmp_path / f"out-{name}")
         hashes.append([sha256_of(path) for path in shard_paths(tmp_path / f"out-{name}", "packed")])
