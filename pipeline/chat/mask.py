@@ -139,7 +139,7 @@ def split_turns(
             if message["role"] != "assistant" or index < trained_from:
                 continue
             prompt = chat.render(messages[:index], tools, prompt=True)
-            through = chat.render(messages[: index + 1], tools)
+            through = whole if index == len(messages) - 1 else chat.render(messages[: index + 1], tools)
             if not (whole.startswith(through) and through.startswith(prompt) and len(prompt) >= at):
                 return Refusal("template_not_prefix_stable", {"turn": index})
             for name in _called(message):
