@@ -1,15 +1,15 @@
 """What a training run is told: the recipe of a phase, and the spec handed to every rank as a JSON file."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config import StrictModel
 
 
 class TrainRecipe(StrictModel):
-    """One phase of full fine-tuning with AdamW, warm-up and cosine decay to zero."""
+    """One phase of full fine-tuning with AdamW; the learning rate rises in a line and falls to zero."""
 
     learning_rate: float = Field(gt=0)
     """Highest learning rate."""
@@ -29,12 +29,32 @@ class TrainRecipe(StrictModel):
     """Compute activations again in the backward pass instead of keeping them."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the steps (0..1) in which the learning rate rises from zero."""
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    """How the learning rate falls after warm-up: along a cosine, in a line, or in a line after a constant stretch."""
+    decay: float = Field(0.1, ge=0, le=1)
+    """With `wsd`: share of the steps (0..1), the last ones, in which it falls."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm."""
     save_steps: int = Field(50, ge=1)
     """Optimizer steps between two checkpoints that a killed run resumes from."""
+
+    @model_validator(mode="after")
+    def _warmup_and_decay_fit(self) -> "TrainRecipe":
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            raise ValueError(
+                f"warmup {self.warmup} and decay {self.decay} are shares of the same steps; together 1 at most"
+            )
+        return self
+
+    def schedule_settings(self, steps: int) -> dict[str, Any]:
+        """The Trainer's settings of the learning rate over so many steps."""
+        settings: dict[str, Any] = {"lr_scheduler_type": self.schedule, "warmup_steps": round(self.warmup * steps)}
+        if self.schedule == "wsd":
+            shape = {"num_decay_steps": round(self.decay * steps), "decay_type": "linear"}
+            settings |= {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": shape}
+        return settings
 
 
 class TrainSpec(StrictModel):
