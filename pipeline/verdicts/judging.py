@@ -20,7 +20,7 @@ from pipeline.progress import Progress, say
 from pipeline.records import Sample, Task, Verdict, canonical_json
 from pipeline.sandbox import box_setup
 from pipeline.verdicts.store import VerdictStore
-from pipeline.verify import RETRY_REASONS, VERIFIERS, Item, Judgement, Limits, judge_once
+from pipeline.verify import RETRY_REASONS, VERIFIERS, Item, Judgement, Limits, close_verifiers, judge_once
 
 WINDOW = 8_192
 """Samples in memory together."""
@@ -63,6 +63,7 @@ class Judge:
 
     def __enter__(self) -> "Judge":
         self._open.enter_context(self._store)
+        self._open.callback(close_verifiers)
         self._open.enter_context(self._workers)
         return self
 

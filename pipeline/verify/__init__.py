@@ -4,7 +4,7 @@ judge_items([Item("k", "math", "The answer is 12.", "complete", {"answer": "12"}
 -> [Judgement(verdict="pass", score=1.0, reason="equal", evidence={"answer": "12"})]
 """
 
-from pipeline.verify.judge import VERIFIERS, judge_items, judge_once
+from pipeline.verify.judge import VERIFIERS, close_verifiers, judge_items, judge_once
 from pipeline.verify.judgement import MACHINE_REASONS, RETRY_REASONS, Item, Judgement
 from pipeline.verify.limits import Limits, MathLimits
 
@@ -16,6 +16,7 @@ __all__ = [
     "Judgement",
     "Limits",
     "MathLimits",
+    "close_verifiers",
     "judge_items",
     "judge_once",
 ]

@@ -64,3 +64,8 @@ def judge_items(items: Sequence[Item], limits: Limits) -> list[Judgement]:
         if judgement.reason in RETRY_REASONS:
             judgements[index] = judge_once([items[index]], limits)[0]
     return judgements
+
+
+def close_verifiers() -> None:
+    """End the processes that verifiers keep between calls; the next call starts them again."""
+    math.close()

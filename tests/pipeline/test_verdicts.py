@@ -1,7 +1,11 @@
 """Verdicts kept by content, tasks read in step with their samples, and verifiers that fail."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -143,3 +147,37 @@ def test_progress_counts_samples_and_not_different_answers(tmp_path, capsys):
         with Judge(Limits(), Machine(workers=1, verdicts=tmp_path / "verdicts")) as judge:
             assert sum(judge.passes({"t1": made_task(1)}, samples)) == 5
         assert "verify: 10/10 samples" in (said := capsys.readouterr().err) and "5 fail, 5 pass" in said
+
+
+TWO_RUNS = r"""
+from pathlib import Path
+from pipeline.config import Machine
+from pipeline.verdicts import Judge
+from pipeline.verify import Limits
+from pipeline.work import Guard
+from tests.pipeline.test_verdicts import formula
+if __name__ == "__main__":
+    for run in ("first", "second"):
+        with Guard(Path(f"{run}.json")), Judge(Limits(), Machine(workers=1, verdicts=Path(run))) as judge:
+            task, sample = formula()
+            print(judge.passes({task.task_id: task}, [sample]))
+"""
+
+
+def formula():
+    """A task and a right answer that only a process can compare."""
+    return made_task(1, reference={"answer": r"2\sqrt{3}+x"}), made_sample(1, r"\boxed{x+2\sqrt{3}}")
+
+
+def test_a_second_run_in_one_process_compares_formulas_after_the_guard_of_the_first_ended_its_processes(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    (tmp_path / "runs.py").write_text(TWO_RUNS)
+    done = subprocess.run(
+        [sys.executable, "runs.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["[True]", "[True]"], done.stderr

@@ -39,6 +39,11 @@ def judge(items: Sequence[Item], limits: Limits) -> list[Judgement]:
     return [judgements[index] for index in range(len(items))]
 
 
+def close() -> None:
+    """End the process that compares expressions."""
+    equality.close()
+
+
 def compare_plainly(item: Item, limits: MathLimits) -> Judgement | tuple[str, str, Policy]:
     """A judgement where texts and exact numbers decide, else (reference, answer, policy) for a process."""
     reference = read_reference(item.reference)

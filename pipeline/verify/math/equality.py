@@ -6,7 +6,6 @@ wall-clock backstop. Its `verify` rounds to six decimals, so equality is decided
 `verify` is asked only where a formula has no value, such as one with an unknown function.
 """
 
-import functools
 import multiprocessing
 import os
 import re
@@ -39,7 +38,7 @@ def compare_expressions(pairs: Sequence[tuple[str, str, Policy]], limits: MathLi
     """What `decide` says, or one of LIMIT_OUTCOMES, for each (reference, answer, policy), in order."""
     from pebble import ProcessExpired
 
-    outcomes, pool = [], _pool(limits.memory_mb, os.getpid())
+    outcomes, pool = [], _pool(limits.memory_mb)
     for gold, answer, policy in pairs:
         future = pool.schedule(compare, args=(gold, answer, policy, limits.cpu_s), timeout=limits.wall_s)
         try:
@@ -53,24 +52,32 @@ def compare_expressions(pairs: Sequence[tuple[str, str, Policy]], limits: MathLi
     return outcomes
 
 
-@functools.lru_cache(maxsize=1)
-def _pool(memory_mb: int, owner: int) -> Any:  # noqa: ANN401 - pebble is not typed
-    """The process that compares, kept for all calls of process `owner`: its first formula costs 0.3 s, others 10 ms."""
+_pools: dict[tuple[int, int], Any] = {}
+
+
+def _pool(memory_mb: int) -> Any:  # noqa: ANN401 - pebble is not typed
+    """The process that compares, kept until `close`: its first formula costs 0.3 s, others 10 ms."""
     from pebble import CONSTS, ProcessPool
 
-    CONSTS.sleep_unit = PATIENCE_S
-    # Not `fork`: the caller may be a Dask worker with threads. The server imports math-verify once, so that a new
-    # process after a kill costs milliseconds.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["math_verify", "pipeline.verify.math.equality"])
-    pool = ProcessPool(1, MAX_COMPARISONS, initializer=_start_worker, initargs=(memory_mb,), context=context)
-    Finalize(None, _end, (pool,), exitpriority=10)  # `atexit` comes too late in a worker: it waits for its children
-    return pool
+    key = os.getpid(), memory_mb  # a fork of this process needs one of its own
+    if key not in _pools:
+        CONSTS.sleep_unit = PATIENCE_S
+        # Not `fork`: the caller may be a Dask worker with threads. The server imports math-verify once, so that a new
+        # process after a kill costs milliseconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["math_verify", "pipeline.verify.math.equality"])
+        _pools[key] = ProcessPool(1, MAX_COMPARISONS, _start_worker, (memory_mb,), context)
+        Finalize(None, close, exitpriority=10)  # `atexit` comes too late in a worker: it waits for its children
+    return _pools[key]
 
 
-def _end(pool: Any) -> None:  # noqa: ANN401
-    pool.stop()
-    pool.join()  # a process that is still starting would fail aloud
+def close() -> None:
+    """End the processes that compare. A run does so before its guard ends their server, without which they hang."""
+    for (owner, _), pool in _pools.items():
+        if owner == os.getpid():
+            pool.stop()
+            pool.join()  # a process that is still starting would fail aloud
+    _pools.clear()
 
 
 def _start_worker(memory_mb: int) -> None:
