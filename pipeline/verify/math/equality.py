@@ -56,7 +56,7 @@ _pools: dict[tuple[int, int], Any] = {}
 
 
 def _pool(memory_mb: int) -> Any:  # noqa: ANN401 - pebble is not typed
-    """The process that compares, kept until `close`: its first formula costs 0.3 s, others 10 ms."""
+    """The process that compares, kept until `close`: its start and first formula take a second, each other 8 ms."""
     from pebble import CONSTS, ProcessPool
 
     key = os.getpid(), memory_mb  # a fork of this process needs one of its own
