@@ -65,6 +65,8 @@ def load_tokenizer(folder: Path, gguf_file: str | None = None) -> Any:  # noqa: 
     """The tokenizer of a model folder. Raises UserError where there is none or it has no chat template."""
     from transformers import AutoTokenizer
 
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is no folder; give a model folder, with tokenizer and chat template")
     extra = {"gguf_file": gguf_file} if gguf_file else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **extra)

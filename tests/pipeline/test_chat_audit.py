@@ -109,3 +109,5 @@ def test_a_call_that_the_template_leaves_out_refuses_the_conversation():
 def test_a_folder_without_a_tokenizer_is_a_user_error(tmp_path, capsys):
     assert main(["audit-template", str(tmp_path)]) == 1
     assert "no tokenizer can be loaded from here" in capsys.readouterr().err
+    assert main(["audit-template", str(tmp_path / "missing")]) == 1
+    assert "missing: is no folder; give a model folder" in capsys.readouterr().err
